@@ -1,0 +1,105 @@
+//! How long to wait before the next attempt.
+
+use std::time::Duration;
+
+/// How the delay grows from one attempt to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Backoff {
+    /// It doubles each time.
+    #[default]
+    Exponential,
+    /// It stays the same.
+    Fixed,
+}
+
+/// How much of the delay is left to chance, so that waiters do not come back in step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Jitter {
+    /// Half the delay is kept, the other half is random.
+    #[default]
+    Equal,
+    /// All of it is random.
+    Full,
+    /// None.
+    None,
+}
+
+/// The delay after attempt number `attempt`, which counts from 0. It never overflows.
+pub(crate) fn delay(backoff: Backoff, jitter: Jitter, base: Duration, attempt: u32) -> Duration {
+    let full = match backoff {
+        Backoff::Fixed => base,
+        Backoff::Exponential => {
+            let factor = 1_u32.checked_shl(attempt).unwrap_or(u32::MAX);
+            base.checked_mul(factor).unwrap_or(Duration::MAX)
+        }
+    };
+    match jitter {
+        Jitter::None => full,
+        Jitter::Full => random_up_to(full),
+        Jitter::Equal => {
+            let half = full / 2;
+            half.saturating_add(random_up_to(full - half))
+        }
+    }
+}
+
+fn random_up_to(bound: Duration) -> Duration {
+    // Without randomness to be had, the middle will do: nothing but spread depends on it.
+    let random = getrandom::u32().unwrap_or(u32::MAX / 2);
+    let scaled = (bound.as_nanos() >> 32).saturating_mul(u128::from(random))
+        + (((bound.as_nanos() & u128::from(u32::MAX)) * u128::from(random)) >> 32);
+    Duration::new(
+        u64::try_from(scaled / 1_000_000_000).unwrap_or(u64::MAX),
+        u32::try_from(scaled % 1_000_000_000).unwrap_or_default(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn exponential_doubles_and_fixed_stays() {
+        let exponential = |n| delay(Backoff::Exponential, Jitter::None, BASE, n);
+        assert_eq!(exponential(0), BASE);
+        assert_eq!(exponential(1), BASE * 2);
+        assert_eq!(exponential(5), BASE * 32);
+        assert_eq!(delay(Backoff::Fixed, Jitter::None, BASE, 9), BASE);
+    }
+
+    #[test]
+    fn attempt_1000_does_not_overflow() {
+        for jitter in [Jitter::None, Jitter::Full, Jitter::Equal] {
+            for base in [Duration::ZERO, Duration::from_nanos(1), BASE, Duration::MAX] {
+                for attempt in [31, 32, 33, 1_000, u32::MAX] {
+                    let _ = delay(Backoff::Exponential, jitter, base, attempt);
+                }
+            }
+        }
+        assert_eq!(
+            delay(Backoff::Exponential, Jitter::None, BASE, 1_000),
+            BASE * u32::MAX
+        );
+        let huge = delay(Backoff::Exponential, Jitter::Equal, Duration::MAX, 1_000);
+        assert!(huge >= Duration::MAX / 2);
+    }
+
+    #[test]
+    fn every_sample_lies_within_its_jitters_bounds_and_uses_them() {
+        let bounds = [
+            (Jitter::Full, Duration::ZERO, BASE),
+            (Jitter::Equal, BASE / 2, BASE),
+        ];
+        for (jitter, low, high) in bounds {
+            let samples: Vec<_> = (0..100_000)
+                .map(|_| delay(Backoff::Fixed, jitter, BASE, 0))
+                .collect();
+            assert!(samples.iter().all(|sample| (low..=high).contains(sample)));
+            let tenth = (high - low) / 10;
+            assert!(samples.iter().any(|sample| *sample < low + tenth));
+            assert!(samples.iter().any(|sample| *sample > high - tenth));
+        }
+    }
+}

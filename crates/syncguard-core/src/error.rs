@@ -1,0 +1,407 @@
+//! [`LockError`]: one opaque error type, one code per reaction an operator can have.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{LockId, LockKey, hash_key};
+
+/// Text that quotes an identifier shorter than this cannot be told from ordinary words.
+const SHORTEST_QUOTED_IDENTIFIER: usize = 4;
+
+/// What kind of failure a [`LockError`] is, and so what to do about it.
+///
+/// The first eight are those of the SyncGuard specification, shared with its other
+/// implementations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorCode {
+    /// The store is unreachable, restarting, read-only or failing over. Try again later.
+    ServiceUnavailable,
+    /// Credentials are wrong or a right is missing. Retrying will not help; fix the set-up.
+    AuthFailed,
+    /// A key, id, duration, option or stored value is not acceptable. Fix the call.
+    InvalidArgument,
+    /// The store is out of memory, connections or quota. Back off.
+    RateLimited,
+    /// No answer within the deadline.
+    NetworkTimeout,
+    /// [`lock()`](crate::lock()) ran out of time or of retries while the key was held.
+    AcquisitionTimeout,
+    /// The caller's cancellation token fired.
+    Aborted,
+    /// A condition that should not occur, an exhausted fence counter among them.
+    Internal,
+    /// Auto-extension could not keep the lease: the section no longer holds the lock.
+    LockLost,
+}
+
+impl ErrorCode {
+    /// The code's name as the specification spells it, for labels and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ServiceUnavailable => "ServiceUnavailable",
+            Self::AuthFailed => "AuthFailed",
+            Self::InvalidArgument => "InvalidArgument",
+            Self::RateLimited => "RateLimited",
+            Self::NetworkTimeout => "NetworkTimeout",
+            Self::AcquisitionTimeout => "AcquisitionTimeout",
+            Self::Aborted => "Aborted",
+            Self::Internal => "Internal",
+            Self::LockLost => "LockLost",
+        }
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The operation that an error came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Taking a lock.
+    Acquire,
+    /// Giving a lock back.
+    Release,
+    /// Replacing a lock's remaining time.
+    Extend,
+    /// Asking whether a key is held.
+    IsLocked,
+    /// Reading a lock's information.
+    Lookup,
+    /// The [`lock()`](crate::lock()) helper as a whole.
+    Lock,
+    /// Connecting, configuring or setting up a backend.
+    Setup,
+}
+
+impl Operation {
+    /// The operation's name in snake case, for labels and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Release => "release",
+            Self::Extend => "extend",
+            Self::IsLocked => "is_locked",
+            Self::Lookup => "lookup",
+            Self::Lock => "lock",
+            Self::Setup => "setup",
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How a wait for a contended key went, on an [`ErrorCode::AcquisitionTimeout`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitSummary {
+    /// Attempts that were begun, the last one included.
+    pub attempts: u32,
+    /// Time from the first attempt to giving up.
+    pub waited: Duration,
+}
+
+/// A lock operation that failed.
+///
+/// Contention and a lock that is gone are not failures: they are values of
+/// [`AcquireResult`](crate::AcquireResult), [`ReleaseResult`](crate::ReleaseResult) and
+/// [`ExtendResult`](crate::ExtendResult).
+///
+/// `Display` and `Debug` never hold a raw key, a raw lock id or a password. The raw key and id
+/// are reachable through [`key`](Self::key) and [`lock_id`](Self::lock_id) alone.
+///
+/// ```
+/// use syncguard_core::{ErrorCode, LockKey};
+///
+/// let error = LockKey::new("").unwrap_err();
+/// assert_eq!(error.code(), ErrorCode::InvalidArgument);
+/// assert!(!error.is_retryable());
+/// ```
+#[derive(Clone)]
+pub struct LockError(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    code: ErrorCode,
+    message: Cow<'static, str>,
+    operation: Option<Operation>,
+    key: Option<LockKey>,
+    lock_id: Option<LockId>,
+    outcome_unknown: bool,
+    wait: Option<WaitSummary>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl LockError {
+    /// An error with a message for the operator.
+    ///
+    /// The message must hold no raw key, lock id or credential: it reaches logs.
+    #[must_use]
+    pub fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Inner {
+            code,
+            message: message.into(),
+            operation: None,
+            key: None,
+            lock_id: None,
+            outcome_unknown: false,
+            wait: None,
+            source: None,
+        }))
+    }
+
+    /// Shorthand for an [`ErrorCode::InvalidArgument`].
+    #[must_use]
+    pub fn invalid_argument(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorCode::InvalidArgument, message)
+    }
+
+    /// Keeps the driver's error as [`source`](Error::source).
+    #[must_use]
+    pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
+        self.0.source = Some(Arc::new(source));
+        self.withhold_quoting_source();
+        self
+    }
+
+    /// Marks that the store may have applied the operation all the same.
+    #[must_use]
+    pub fn with_outcome_unknown(mut self) -> Self {
+        self.0.outcome_unknown = true;
+        self
+    }
+
+    /// Names the operation.
+    #[must_use]
+    pub fn with_operation(mut self, operation: Operation) -> Self {
+        self.0.operation = Some(operation);
+        self
+    }
+
+    /// Attaches the key. It shows up in no text; a source that quotes it is withheld.
+    #[must_use]
+    pub fn with_key(mut self, key: &LockKey) -> Self {
+        self.0.key = Some(key.clone());
+        self.withhold_quoting_source();
+        self
+    }
+
+    /// Attaches the lock id. It shows up in no text; a source that quotes it is withheld.
+    #[must_use]
+    pub fn with_lock_id(mut self, lock_id: &LockId) -> Self {
+        self.0.lock_id = Some(*lock_id);
+        self.withhold_quoting_source();
+        self
+    }
+
+    pub(crate) fn with_wait(mut self, wait: WaitSummary) -> Self {
+        self.0.wait = Some(wait);
+        self
+    }
+
+    /// The kind of failure.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        self.0.code
+    }
+
+    /// What happened, without the code, the operation and the source.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The operation that failed, where one was under way.
+    #[must_use]
+    pub fn operation(&self) -> Option<Operation> {
+        self.0.operation
+    }
+
+    /// The key. Its raw text is sensitive: read it by [`LockKey::as_str`] only where it may show.
+    #[must_use]
+    pub fn key(&self) -> Option<&LockKey> {
+        self.0.key.as_ref()
+    }
+
+    /// The lock id, by which an operation of unknown outcome can be settled.
+    #[must_use]
+    pub fn lock_id(&self) -> Option<&LockId> {
+        self.0.lock_id.as_ref()
+    }
+
+    /// How the wait went, on an [`ErrorCode::AcquisitionTimeout`].
+    #[must_use]
+    pub fn wait(&self) -> Option<WaitSummary> {
+        self.0.wait
+    }
+
+    /// Whether the store may have applied the operation although it failed here.
+    ///
+    /// A lock taken by such an acquire is given back in the background; a release or extend can
+    /// be called again with the same id.
+    #[must_use]
+    pub fn outcome_unknown(&self) -> bool {
+        self.0.outcome_unknown
+    }
+
+    /// Whether the same call may succeed later without any change to it.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self.0.code,
+            ErrorCode::ServiceUnavailable
+                | ErrorCode::RateLimited
+                | ErrorCode::NetworkTimeout
+                | ErrorCode::AcquisitionTimeout
+        )
+    }
+
+    /// A driver may quote the identifiers it was given. Such an error cannot be shown.
+    fn withhold_quoting_source(&mut self) {
+        let Some(source) = &self.0.source else { return };
+        let identifiers = [
+            self.0.key.as_ref().map(LockKey::as_str),
+            self.0.lock_id.as_ref().map(LockId::as_str),
+        ];
+        let quotes = |text: &str| {
+            let mut known = identifiers.iter().flatten();
+            known.any(|raw| raw.len() >= SHORTEST_QUOTED_IDENTIFIER && text.contains(raw))
+        };
+        let mut link: Option<&(dyn Error + 'static)> = Some(source.as_ref());
+        while let Some(error) = link {
+            if quotes(&error.to_string()) || quotes(&format!("{error:?}")) {
+                self.0.source = Some(Arc::new(Withheld));
+                return;
+            }
+            link = error.source();
+        }
+    }
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(operation) = self.0.operation {
+            write!(f, "{operation}: ")?;
+        }
+        write!(f, "{} [{}]", self.0.message, self.0.code)?;
+        if self.0.outcome_unknown {
+            f.write_str("; the store may have applied it")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("LockError");
+        out.field("code", &self.0.code)
+            .field("message", &self.0.message);
+        if let Some(operation) = self.0.operation {
+            out.field("operation", &operation);
+        }
+        if let Some(key) = &self.0.key {
+            out.field("key_hash", &hash_key(key.as_str()));
+        }
+        if let Some(lock_id) = &self.0.lock_id {
+            out.field("lock_id_hash", &hash_key(lock_id.as_str()));
+        }
+        out.field("outcome_unknown", &self.0.outcome_unknown);
+        if let Some(wait) = &self.0.wait {
+            out.field("wait", wait);
+        }
+        if let Some(source) = &self.0.source {
+            out.field("source", source);
+        }
+        out.finish()
+    }
+}
+
+impl Error for LockError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        let source: &(dyn Error + 'static) = self.0.source.as_deref()?;
+        Some(source)
+    }
+}
+
+impl From<Infallible> for LockError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// Stands in for a driver's error whose text quotes a key or a lock id.
+#[derive(Debug)]
+struct Withheld;
+
+impl fmt::Display for Withheld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the driver's error is withheld: its text quotes the key or the lock id")
+    }
+}
+
+impl Error for Withheld {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Driver(String);
+    impl fmt::Display for Driver {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "driver says {}", self.0)
+        }
+    }
+    impl Error for Driver {}
+
+    #[test]
+    fn a_source_that_quotes_the_key_is_withheld_in_either_order() {
+        let key = LockKey::new("customer:secret").unwrap();
+        let quoting = || Driver("duplicate customer:secret".into());
+        let first = LockError::new(ErrorCode::Internal, "x")
+            .with_source(quoting())
+            .with_key(&key);
+        let last = LockError::new(ErrorCode::Internal, "x")
+            .with_key(&key)
+            .with_source(quoting());
+        for error in [first, last] {
+            assert!(error.source().unwrap().downcast_ref::<Withheld>().is_some());
+            assert!(!format!("{error} {error:?}").contains("secret"));
+        }
+    }
+
+    #[test]
+    fn an_innocent_source_is_kept_for_downcasting() {
+        let key = LockKey::new("customer:secret").unwrap();
+        let error = LockError::new(ErrorCode::Internal, "x")
+            .with_source(Driver("connection reset".into()))
+            .with_key(&key);
+        assert!(error.source().unwrap().downcast_ref::<Driver>().is_some());
+    }
+
+    #[test]
+    fn display_does_not_repeat_the_source() {
+        let error = LockError::new(ErrorCode::ServiceUnavailable, "the store went away")
+            .with_operation(Operation::Release)
+            .with_source(Driver("connection reset".into()))
+            .with_outcome_unknown();
+        assert_eq!(
+            error.to_string(),
+            "release: the store went away [ServiceUnavailable]; the store may have applied it"
+        );
+    }
+}

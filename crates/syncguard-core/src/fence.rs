@@ -1,0 +1,155 @@
+//! [`Fence`]: the number that lets a resource refuse a stale holder.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::{ErrorCode, LockError};
+
+/// Largest fence that is ever granted.
+pub const FENCE_MAX: u64 = 900_000_000_000_000;
+
+/// Above this fence every grant warns: move to a new key namespace before [`FENCE_MAX`].
+pub const FENCE_WARN: u64 = 90_000_000_000_000;
+
+/// Digits of a fence, zero-padded: text order is numeric order, and Lua and JSON keep it exact.
+pub const FENCE_DIGITS: usize = 15;
+
+const LARGEST_PRINTABLE: u64 = 999_999_999_999_999;
+
+/// A fencing token: strictly greater with every grant of its key, for as long as the store lives.
+///
+/// Pass it to the resource that the lock protects and have the resource refuse anything smaller
+/// than the greatest it has seen. It prints as 15 digits and travels as a string in JSON.
+///
+/// ```
+/// # use syncguard_core::Fence;
+/// let fence: Fence = "000000000000042".parse()?;
+/// assert_eq!(fence.get(), 42);
+/// assert!(fence > "000000000000009".parse()?);
+/// assert_eq!(fence.to_string(), "000000000000042");
+/// # Ok::<(), syncguard_core::LockError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fence(u64);
+
+impl Fence {
+    /// Makes the fence of a grant from its key's counter.
+    ///
+    /// # Errors
+    /// `Internal` above [`FENCE_MAX`]: the counter is used up.
+    pub fn from_counter(counter: u64) -> Result<Self, LockError> {
+        if counter > FENCE_MAX {
+            return Err(exhausted());
+        }
+        Ok(Self(counter))
+    }
+
+    /// The number itself.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// The error of a grant that would pass [`FENCE_MAX`].
+#[must_use]
+pub(crate) fn exhausted() -> LockError {
+    LockError::new(
+        ErrorCode::Internal,
+        format!("the key's fence counter has passed {FENCE_MAX}; use a new key or prefix"),
+    )
+}
+
+/// Formats a number as a fence: 15 digits, zero-padded.
+///
+/// # Errors
+/// `InvalidArgument` if it has more than 15 digits.
+pub fn format_fence(number: u64) -> Result<String, LockError> {
+    if number > LARGEST_PRINTABLE {
+        return Err(LockError::invalid_argument("a fence has at most 15 digits"));
+    }
+    Ok(Fence(number).to_string())
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:0width$}", self.0, width = FENCE_DIGITS)
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fence({self})")
+    }
+}
+
+impl FromStr for Fence {
+    type Err = LockError;
+
+    /// Parses exactly 15 ASCII digits.
+    fn from_str(text: &str) -> Result<Self, LockError> {
+        let refuse = || LockError::invalid_argument("a fence is exactly 15 digits");
+        if text.len() != FENCE_DIGITS || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(refuse());
+        }
+        text.parse().map(Self).map_err(|_| refuse())
+    }
+}
+
+impl Serialize for Fence {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fence {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+/// Stands where a [`Fence`] would, on a backend that has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+pub struct NoFence;
+
+/// [`Fence`] or [`NoFence`]: whether a backend fences is part of its type.
+///
+/// On a fencing backend a lease's `fence()` is a [`Fence`], without an `Option`; on another it
+/// does not exist.
+pub trait FenceToken:
+    sealed::Sealed + Copy + Eq + fmt::Debug + Serialize + Send + Sync + 'static
+{
+    /// Whether grants carry a fence.
+    const SUPPORTED: bool;
+
+    /// The fence, for code that is generic over both kinds of backend.
+    fn fence(&self) -> Option<Fence>;
+}
+
+impl FenceToken for Fence {
+    const SUPPORTED: bool = true;
+    fn fence(&self) -> Option<Fence> {
+        Some(*self)
+    }
+}
+
+impl FenceToken for NoFence {
+    const SUPPORTED: bool = false;
+    fn fence(&self) -> Option<Fence> {
+        None
+    }
+}
+
+/// Whether this token is a fence, in code that is generic over both kinds of backend.
+pub fn has_fence<F: FenceToken>(token: &F) -> bool {
+    token.fence().is_some()
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Fence {}
+    impl Sealed for super::NoFence {}
+}

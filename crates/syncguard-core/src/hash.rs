@@ -1,0 +1,62 @@
+//! [`hash_key`]: the display hash that stands in for identifiers wherever people look.
+
+use std::fmt::{self, Write as _};
+
+use serde::{Serialize, Serializer};
+use unicode_normalization::UnicodeNormalization as _;
+
+/// Stands in for a key or a lock id in logs, events and `Debug`: 24 lowercase hex digits.
+///
+/// Not cryptographic: a short or guessable key can be found by trying. It keeps identifiers out
+/// of plain sight and lets two log lines be matched, no more.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HashId([u32; 3]);
+
+impl fmt::Display for HashId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|lane| write!(f, "{lane:08x}"))
+    }
+}
+
+impl fmt::Debug for HashId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for HashId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Hashes an identifier for display, equal on every implementation of SyncGuard.
+///
+/// Three 32-bit polynomial lanes run over the UTF-16 code units of the NFC form.
+///
+/// ```
+/// # use syncguard_core::hash_key;
+/// assert_eq!(hash_key("payment:42").to_string(), "602228725e82081670294dde");
+/// ```
+#[must_use]
+pub fn hash_key(identifier: &str) -> HashId {
+    let mut lanes = [0_u32; 3];
+    let mut units = [0_u16; 2];
+    for scalar in identifier.nfc() {
+        for unit in scalar.encode_utf16(&mut units) {
+            let unit = u32::from(*unit);
+            for (lane, (factor, weight)) in lanes.iter_mut().zip([(31, 1), (127, 3), (2047, 7)]) {
+                *lane = lane.wrapping_mul(factor).wrapping_add(weight * unit);
+            }
+        }
+    }
+    HashId(lanes)
+}
+
+/// Writes `Name(hash)`: the `Debug` of every type that holds one raw identifier.
+pub(crate) fn debug_hashed(f: &mut fmt::Formatter<'_>, name: &str, raw: &str) -> fmt::Result {
+    f.write_str(name)?;
+    f.write_char('(')?;
+    fmt::Display::fmt(&hash_key(raw), f)?;
+    f.write_char(')')
+}

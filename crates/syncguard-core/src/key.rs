@@ -1,0 +1,116 @@
+//! [`LockKey`]: what is locked.
+
+use std::fmt;
+use std::sync::Arc;
+
+use unicode_normalization::{UnicodeNormalization as _, is_nfc};
+
+use crate::LockError;
+use crate::hash::debug_hashed;
+
+/// Longest key, in UTF-8 bytes of its NFC form.
+pub const MAX_KEY_LENGTH_BYTES: usize = 512;
+
+/// The name of what is locked: 1 to 512 bytes of UTF-8 in NFC, without U+0000.
+///
+/// Parsing normalizes, so canonically equivalent spellings are one key. Cloning is cheap. `Debug`
+/// prints the [hash](crate::hash_key), never the text.
+///
+/// ```
+/// # use syncguard_core::LockKey;
+/// let composed = LockKey::new("caf\u{e9}")?;
+/// let decomposed = LockKey::new("cafe\u{301}")?;
+/// assert_eq!(composed, decomposed);
+/// # Ok::<(), syncguard_core::LockError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct LockKey(Arc<str>);
+
+impl LockKey {
+    /// Parses a key.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the key is empty, contains U+0000 (PostgreSQL cannot store it, so no
+    /// backend takes it), or is longer than [`MAX_KEY_LENGTH_BYTES`] once normalized.
+    pub fn new(key: &str) -> Result<Self, LockError> {
+        if key.is_empty() {
+            return Err(LockError::invalid_argument("the key is empty"));
+        }
+        if key.contains('\0') {
+            return Err(LockError::invalid_argument("the key contains U+0000"));
+        }
+        // Composition shrinks a text to no less than a third: what is far longer is refused
+        // without the work of normalizing it.
+        let too_long = || {
+            LockError::invalid_argument(format!(
+                "the key is longer than {MAX_KEY_LENGTH_BYTES} bytes of UTF-8 in NFC"
+            ))
+        };
+        if key.len() > MAX_KEY_LENGTH_BYTES * 8 {
+            return Err(too_long());
+        }
+        let normalized: Arc<str> = if is_nfc(key) {
+            Arc::from(key)
+        } else {
+            key.nfc().collect::<String>().into()
+        };
+        if normalized.len() > MAX_KEY_LENGTH_BYTES {
+            return Err(too_long());
+        }
+        Ok(Self(normalized))
+    }
+
+    /// The normalized text. Sensitive: keep it out of logs.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The specification's name for [`LockKey::new`].
+///
+/// # Errors
+/// As [`LockKey::new`].
+pub fn normalize_and_validate_key(key: &str) -> Result<LockKey, LockError> {
+    LockKey::new(key)
+}
+
+impl fmt::Debug for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug_hashed(f, "LockKey", &self.0)
+    }
+}
+
+impl std::str::FromStr for LockKey {
+    type Err = LockError;
+    fn from_str(key: &str) -> Result<Self, LockError> {
+        Self::new(key)
+    }
+}
+
+impl TryFrom<&str> for LockKey {
+    type Error = LockError;
+    fn try_from(key: &str) -> Result<Self, LockError> {
+        Self::new(key)
+    }
+}
+
+impl TryFrom<&String> for LockKey {
+    type Error = LockError;
+    fn try_from(key: &String) -> Result<Self, LockError> {
+        Self::new(key)
+    }
+}
+
+impl TryFrom<String> for LockKey {
+    type Error = LockError;
+    fn try_from(key: String) -> Result<Self, LockError> {
+        Self::new(&key)
+    }
+}
+
+impl From<&LockKey> for LockKey {
+    fn from(key: &LockKey) -> Self {
+        key.clone()
+    }
+}

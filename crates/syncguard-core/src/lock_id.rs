@@ -1,0 +1,114 @@
+//! [`LockId`]: who holds a lock.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use crate::hash::debug_hashed;
+use crate::{ErrorCode, LockError};
+
+const ENTROPY_BYTES: usize = 16;
+
+/// Length of a lock id in characters: 16 bytes of base64url without padding.
+pub const LOCK_ID_LENGTH: usize = 22;
+
+/// Names one grant of a lock: 22 base64url characters, 128 bits from the system's CSPRNG.
+///
+/// Whoever knows the id may extend and release that grant, from any process. `Debug` prints the
+/// [hash](crate::hash_key); send the id itself by [`as_str`](Self::as_str).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LockId([u8; LOCK_ID_LENGTH]);
+
+impl LockId {
+    /// Makes a fresh id.
+    ///
+    /// # Errors
+    /// `Internal` if the operating system has no randomness to give. There is no fallback.
+    pub fn generate() -> Result<Self, LockError> {
+        let mut entropy = [0_u8; ENTROPY_BYTES];
+        getrandom::fill(&mut entropy).map_err(|error| {
+            LockError::new(
+                ErrorCode::Internal,
+                "the system's random number generator failed",
+            )
+            .with_source(error)
+        })?;
+        let mut text = [0_u8; LOCK_ID_LENGTH];
+        let written = URL_SAFE_NO_PAD
+            .encode_slice(entropy, &mut text)
+            .unwrap_or_default();
+        debug_assert_eq!(written, LOCK_ID_LENGTH, "16 bytes are 22 base64 characters");
+        Ok(Self(text))
+    }
+
+    /// Parses an id that came from elsewhere.
+    ///
+    /// # Errors
+    /// `InvalidArgument` unless it is exactly 22 characters of `A-Z a-z 0-9 - _`.
+    pub fn parse(text: &str) -> Result<Self, LockError> {
+        let base64url = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        match <[u8; LOCK_ID_LENGTH]>::try_from(text.as_bytes()) {
+            Ok(bytes) if bytes.iter().all(base64url) => Ok(Self(bytes)),
+            _ => Err(LockError::invalid_argument(
+                "a lock id is 22 characters of base64url",
+            )),
+        }
+    }
+
+    /// The id's text. Sensitive: it is the right to release the lock.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        // Both constructors leave ASCII only.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+/// The specification's name for [`LockId::generate`].
+///
+/// # Errors
+/// As [`LockId::generate`].
+pub fn generate_lock_id() -> Result<LockId, LockError> {
+    LockId::generate()
+}
+
+/// The specification's name for [`LockId::parse`].
+///
+/// # Errors
+/// As [`LockId::parse`].
+pub fn validate_lock_id(text: &str) -> Result<LockId, LockError> {
+    LockId::parse(text)
+}
+
+impl fmt::Debug for LockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug_hashed(f, "LockId", self.as_str())
+    }
+}
+
+impl std::str::FromStr for LockId {
+    type Err = LockError;
+    fn from_str(text: &str) -> Result<Self, LockError> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<&str> for LockId {
+    type Error = LockError;
+    fn try_from(text: &str) -> Result<Self, LockError> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<&String> for LockId {
+    type Error = LockError;
+    fn try_from(text: &String) -> Result<Self, LockError> {
+        Self::parse(text)
+    }
+}
+
+impl From<&LockId> for LockId {
+    fn from(id: &LockId) -> Self {
+        *id
+    }
+}

@@ -1,0 +1,70 @@
+//! What a key is called inside a store.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
+use unicode_normalization::UnicodeNormalization as _;
+
+use crate::LockError;
+
+/// Bytes of the SHA-256 digest that a shortened storage key keeps.
+const DIGEST_BYTES: usize = 16;
+
+/// Makes the storage key of `key`: `prefix:key`, or `prefix:` and a hash where that is too long.
+///
+/// Lengths are UTF-8 bytes. `limit` is what the store allows and `reserve` what must stay free of
+/// it for names derived from this one. Trailing colons of the prefix are dropped; an empty prefix
+/// adds nothing. The hash covers prefix and key, so namespaces stay apart.
+///
+/// ```
+/// # use syncguard_core::make_storage_key;
+/// assert_eq!(make_storage_key("app", "payment:42", 1000, 26)?, "app:payment:42");
+/// assert_eq!(make_storage_key("app", &"x".repeat(200), 100, 26)?.len(), "app:".len() + 22);
+/// # Ok::<(), syncguard_core::LockError>(())
+/// ```
+///
+/// # Errors
+/// `InvalidArgument` if even the shortened form does not fit: the prefix is too long.
+pub fn make_storage_key(
+    prefix: &str,
+    key: &str,
+    limit: usize,
+    reserve: usize,
+) -> Result<String, LockError> {
+    let prefix = prefix.trim_end_matches(':');
+    let fits = |name: &str| name.len().saturating_add(reserve) <= limit;
+    let qualify = |name: &str| match prefix {
+        "" => name.to_owned(),
+        _ => format!("{prefix}:{name}"),
+    };
+
+    let full = qualify(&key.nfc().collect::<String>());
+    if fits(&full) {
+        return Ok(full);
+    }
+    let digest = Sha256::digest(full.as_bytes());
+    let shortened = qualify(&URL_SAFE_NO_PAD.encode(&digest[..DIGEST_BYTES]));
+    if fits(&shortened) {
+        return Ok(shortened);
+    }
+    Err(LockError::invalid_argument(format!(
+        "the prefix is too long: with {reserve} bytes in reserve a shortened key needs {} of {limit} bytes",
+        shortened.len().saturating_add(reserve),
+    )))
+}
+
+/// Makes the name of the fence counter that belongs to a storage key.
+///
+/// It is derived from the *storage* key, in a second step: were it made from the user's key, two
+/// keys shortened differently could share a counter.
+///
+/// # Errors
+/// As [`make_storage_key`].
+pub fn make_fence_key(
+    prefix: &str,
+    storage_key: &str,
+    limit: usize,
+    reserve: usize,
+) -> Result<String, LockError> {
+    make_storage_key(prefix, &format!("fence:{storage_key}"), limit, reserve)
+}

@@ -1,0 +1,229 @@
+//! The contract, in memory.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use syncguard_core::{
+    AcquireResult, Capabilities, ExtendResult, FailureReason, Fence, Grant, LockBackend, LockError,
+    LockId, LockInfoDebug, LockKey, Lookup, ReleaseResult, TIME_TOLERANCE_MS, TimeAuthority, Ttl,
+    is_live,
+};
+
+use crate::clock::{Clock, ManualClock};
+
+/// A store of locks in this process. Clones are clients of one store.
+#[derive(Clone)]
+pub struct MemoryStore {
+    state: Arc<Mutex<State>>,
+    clock: Clock,
+}
+
+#[derive(Default)]
+struct State {
+    locks: HashMap<LockKey, Held>,
+    holders: HashMap<LockId, LockKey>,
+    fence_counters: HashMap<LockKey, u64>,
+}
+
+#[derive(Clone, Copy)]
+struct Held {
+    id: LockId,
+    expires_at_ms: i64,
+    acquired_at_ms: i64,
+    fence: Fence,
+}
+
+impl MemoryStore {
+    /// An empty store on the system's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            state: Arc::default(),
+            clock: Clock::System,
+        }
+    }
+
+    /// An empty store on a clock that tests move.
+    #[must_use]
+    pub fn with_clock(clock: ManualClock) -> Self {
+        Self {
+            state: Arc::default(),
+            clock: Clock::Manual(clock),
+        }
+    }
+
+    /// Sets the fence counter of a key, as a store with a history would have it. For tests.
+    pub fn set_fence_counter(&self, key: &LockKey, counter: u64) {
+        self.lock().fence_counters.insert(key.clone(), counter);
+    }
+
+    /// The state, whole even if another holder of the mutex panicked: no method leaves it half
+    /// changed.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let locks = self.lock().locks.len();
+        f.debug_struct("MemoryStore")
+            .field("locks", &locks)
+            .field("clock", &self.clock)
+            .finish()
+    }
+}
+
+impl Held {
+    fn is_live(&self, now_ms: i64) -> bool {
+        is_live(self.expires_at_ms, now_ms, TIME_TOLERANCE_MS)
+    }
+
+    fn grant(&self) -> Grant {
+        Grant {
+            lock_id: self.id,
+            expires_at_ms: self.expires_at_ms,
+            fence: self.fence,
+        }
+    }
+}
+
+impl State {
+    /// The lock that `id` holds and its key, or why it holds none. An expired one is cleared away.
+    fn held_by(&mut self, id: &LockId, now_ms: i64) -> Result<(LockKey, &mut Held), FailureReason> {
+        let key = self
+            .holders
+            .get(id)
+            .cloned()
+            .ok_or(FailureReason::NotFound)?;
+        if self
+            .locks
+            .get(&key)
+            .is_some_and(|held| held.id == *id && !held.is_live(now_ms))
+        {
+            self.locks.remove(&key);
+            self.holders.remove(id);
+            return Err(FailureReason::Expired);
+        }
+        // The owner is verified, not inferred from the index.
+        match self.locks.get_mut(&key) {
+            Some(held) if held.id == *id => Ok((key, held)),
+            _ => Err(FailureReason::NotFound),
+        }
+    }
+}
+
+impl LockBackend for MemoryStore {
+    type Fence = Fence;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new::<Fence>("memory", TimeAuthority::Server)
+    }
+
+    async fn acquire(
+        &self,
+        key: &LockKey,
+        id: &LockId,
+        ttl: Ttl,
+    ) -> Result<AcquireResult, LockError> {
+        let mut state = self.lock();
+        let now_ms = self.clock.now_ms();
+        if let Some(held) = state.locks.get(key).copied() {
+            if held.is_live(now_ms) {
+                let ours = held.id == *id;
+                return Ok(if ours {
+                    AcquireResult::Acquired(held.grant())
+                } else {
+                    AcquireResult::Locked
+                });
+            }
+            state.holders.remove(&held.id);
+        }
+        let counter = state
+            .fence_counters
+            .get(key)
+            .copied()
+            .unwrap_or(0)
+            .saturating_add(1);
+        let fence = Fence::from_counter(counter)?;
+        state.fence_counters.insert(key.clone(), counter);
+        let expires_at_ms = now_ms + ttl.as_millis();
+        let held = Held {
+            id: *id,
+            expires_at_ms,
+            acquired_at_ms: now_ms,
+            fence,
+        };
+        state.locks.insert(key.clone(), held);
+        state.holders.insert(*id, key.clone());
+        Ok(AcquireResult::Acquired(held.grant()))
+    }
+
+    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
+        let mut state = self.lock();
+        let now_ms = self.clock.now_ms();
+        let key = match state.held_by(id, now_ms) {
+            Ok((key, _)) => key,
+            Err(reason) => {
+                return Ok(ReleaseResult::NotHeld {
+                    reason: Some(reason),
+                });
+            }
+        };
+        state.locks.remove(&key);
+        state.holders.remove(id);
+        Ok(ReleaseResult::Released)
+    }
+
+    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
+        let mut state = self.lock();
+        let now_ms = self.clock.now_ms();
+        match state.held_by(id, now_ms) {
+            Ok((_, held)) => {
+                held.expires_at_ms = now_ms + ttl.as_millis();
+                Ok(ExtendResult::Extended {
+                    expires_at_ms: held.expires_at_ms,
+                })
+            }
+            Err(reason) => Ok(ExtendResult::NotHeld {
+                reason: Some(reason),
+            }),
+        }
+    }
+
+    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
+        let state = self.lock();
+        let now_ms = self.clock.now_ms();
+        Ok(state
+            .locks
+            .get(key)
+            .is_some_and(|held| held.is_live(now_ms)))
+    }
+
+    async fn lookup_raw(&self, by: Lookup<'_>) -> Result<Option<LockInfoDebug>, LockError> {
+        let state = self.lock();
+        let now_ms = self.clock.now_ms();
+        let key = match by {
+            Lookup::Key(key) => Some(key),
+            Lookup::Id(id) => state.holders.get(id),
+        };
+        let found = key.and_then(|key| Some((key, state.locks.get(key)?)));
+        Ok(found
+            .filter(|(_, held)| held.is_live(now_ms))
+            .filter(|(_, held)| !matches!(by, Lookup::Id(id) if held.id != *id))
+            .map(|(key, held)| LockInfoDebug {
+                key: key.clone(),
+                lock_id: held.id,
+                expires_at_ms: held.expires_at_ms,
+                acquired_at_ms: held.acquired_at_ms,
+                fence: held.fence,
+            }))
+    }
+}
