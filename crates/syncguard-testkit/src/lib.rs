@@ -1,0 +1,54 @@
+//! Real servers for the workspace's tests.
+//!
+//! Each server gets a loopback port and a folder that no other has, and ends with the value that
+//! stands for it: dropped, by a panic too, or together with a test process that is killed. A
+//! server that cannot be started is an error that says what to install; no test is skipped for it.
+//!
+//! ```no_run
+//! use syncguard_testkit::RedisServer;
+//!
+//! # fn main() -> anyhow::Result<()> {
+//! let mut server = RedisServer::start()?;
+//! println!("redis-server answers at {}", server.url());
+//! server.pause()?; // hangs, as a store does behind a broken network
+//! server.resume()?;
+//! server.restart()?; // the same port and data
+//! # Ok(()) }
+//! ```
+//!
+//! Starting is blocking and takes from 50 ms (Redis) to 8 s (Firestore). Tests that only need *a*
+//! server take the shared one ([`shared_redis_url`] and its like); tests that stop, pause or
+//! reconfigure a server start their own.
+
+pub mod install;
+mod process;
+mod redis;
+mod slot;
+
+use std::sync::OnceLock;
+
+use anyhow::{Result, anyhow};
+
+pub use crate::redis::{RedisServer, shared_redis_url};
+
+/// The address in an environment variable, or that of a server started once for this process.
+///
+/// Nothing drops a static: the server ends when the process does.
+fn shared<S>(
+    variable: &str,
+    server: &'static OnceLock<Result<S, String>>,
+    start: impl FnOnce() -> Result<S>,
+    address: impl FnOnce(&S) -> String,
+) -> Result<String> {
+    if let Some(given) = std::env::var(variable)
+        .ok()
+        .filter(|given| !given.is_empty())
+    {
+        return Ok(given);
+    }
+    server
+        .get_or_init(|| start().map_err(|error| format!("{error:#}")))
+        .as_ref()
+        .map(address)
+        .map_err(|error| anyhow!("{error}"))
+}

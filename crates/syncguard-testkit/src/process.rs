@@ -1,0 +1,233 @@
+//! [`Process`]: a server as a child process that cannot outlive its parent.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::install::find;
+
+/// Time between two looks at a server that is starting or stopping.
+const POLL: Duration = Duration::from_millis(10);
+/// What of a server's log goes into the error when it fails to start.
+const LOG_TAIL_LINES: usize = 15;
+
+/// A running server. Dropping it kills the server and its children.
+#[derive(Debug)]
+pub(crate) struct Process {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts a command made by [`command`], its output appended to a file.
+    pub(crate) fn spawn(name: &'static str, mut command: Command, log: &Path) -> Result<Self> {
+        let output = File::options().create(true).append(true).open(log)?;
+        command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            // Ctrl-C is for the parent, which then takes its servers with it.
+            .process_group(0);
+        let child =
+            spawn_from_lasting_thread(command).with_context(|| format!("cannot start {name}"))?;
+        Ok(Self {
+            name,
+            child,
+            log: log.to_path_buf(),
+        })
+    }
+
+    /// Waits until `answers` says so; fails if the server ends before, or takes too long.
+    pub(crate) fn wait_until(
+        &mut self,
+        timeout: Duration,
+        mut answers: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let started = Instant::now();
+        while !answers() {
+            if let Some(status) = self.child.try_wait()? {
+                bail!(
+                    "{} ended at once ({status}):\n{}",
+                    self.name,
+                    self.log_tail()
+                );
+            }
+            ensure!(
+                started.elapsed() < timeout,
+                "{} did not answer within {timeout:?}:\n{}",
+                self.name,
+                self.log_tail()
+            );
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Sends a signal to the server alone.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), signal)
+            .with_context(|| format!("cannot signal {}", self.name))
+    }
+
+    /// Stops the server and its children from running, and so from answering (`SIGSTOP`).
+    pub(crate) fn pause(&self) -> Result<()> {
+        // The parent first, so that it starts no further child.
+        self.signal(Signal::STOP)?;
+        signal_all(&descendants(self.pid()), Signal::STOP);
+        Ok(())
+    }
+
+    /// Lets the server and its children run on (`SIGCONT`).
+    pub(crate) fn resume(&self) -> Result<()> {
+        signal_all(&descendants(self.pid()), Signal::CONT);
+        self.signal(Signal::CONT)
+    }
+
+    /// Asks the server to end by a signal of its own choice, and waits until it has.
+    pub(crate) fn stop(&mut self, signal: Signal, timeout: Duration) -> Result<ExitStatus> {
+        self.resume()?;
+        self.signal(signal)?;
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if started.elapsed() >= timeout {
+                self.kill();
+                bail!(
+                    "{} did not stop within {timeout:?} and was killed",
+                    self.name
+                );
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Kills the server and its children (`SIGKILL`) and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        let children = descendants(self.pid());
+        let _ = self.child.kill();
+        signal_all(&children, Signal::KILL);
+        let _ = self.child.wait();
+    }
+
+    fn log_tail(&self) -> String {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A command whose process is killed by the system when its parent dies, optionally as another
+/// user.
+///
+/// Both are done by `setpriv`, which runs as the server's own process until it becomes the server.
+/// Where there is no `setpriv` (outside Linux), only an orderly end of the parent takes the server
+/// with it.
+pub(crate) fn command(program: impl AsRef<OsStr>, user: Option<&str>) -> Result<Command> {
+    let Ok(setpriv) = find("setpriv") else {
+        ensure!(
+            user.is_none(),
+            "running as another user needs setpriv: install the package util-linux"
+        );
+        return Ok(Command::new(program));
+    };
+    let mut command = Command::new(setpriv);
+    command.args(["--pdeathsig", "KILL"]);
+    if let Some(user) = user {
+        command.args(["--reuid", user, "--regid", user, "--init-groups"]);
+    }
+    command.arg("--").arg(program);
+    Ok(command)
+}
+
+/// Spawns from a thread that lasts as long as the process: for the system, the parent whose death
+/// takes the child with it is a thread, and a test's thread ends with the test.
+fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
+    type Job = (Command, mpsc::Sender<io::Result<Child>>);
+    static SPAWNER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
+
+    let spawner = SPAWNER.get_or_init(|| {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        thread::spawn(move || {
+            for (mut command, reply) in queue {
+                let _ = reply.send(command.spawn());
+            }
+        });
+        Mutex::new(jobs)
+    });
+    let gone = || io::Error::other("the spawning thread is gone");
+    let (reply, answer) = mpsc::channel();
+    spawner
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .send((command, reply))
+        .map_err(|_| gone())?;
+    answer.recv().map_err(|_| gone())?
+}
+
+/// The children of a process, their children, and so on, as far as the system tells (`/proc`).
+fn descendants(pid: u32) -> Vec<Pid> {
+    let parents: Vec<_> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            // The name stands in parentheses and may hold anything; state and parent follow it.
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
+            Some((pid, parent.parse::<i32>().ok()?))
+        })
+        .collect();
+    let mut family: Vec<i32> = i32::try_from(pid).into_iter().collect();
+    let mut next = 0;
+    while let Some(&parent) = family.get(next) {
+        family.extend(
+            parents
+                .iter()
+                .filter(|(_, of)| *of == parent)
+                .map(|(pid, _)| *pid),
+        );
+        next += 1;
+    }
+    family
+        .into_iter()
+        .skip(1)
+        .filter_map(Pid::from_raw)
+        .collect()
+}
+
+fn signal_all(pids: &[Pid], signal: Signal) {
+    for pid in pids {
+        // One that has ended by itself needs no signal.
+        let _ = kill_process(*pid, signal);
+    }
+}

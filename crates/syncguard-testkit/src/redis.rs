@@ -1,0 +1,153 @@
+//! [`RedisServer`]: a Redis of one's own.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+
+use crate::install;
+use crate::process::{Process, command};
+use crate::slot::Slot;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A `redis-server` that ends with this value.
+#[derive(Debug)]
+pub struct RedisServer {
+    process: Process,
+    slot: Slot,
+    arguments: Vec<String>,
+}
+
+impl RedisServer {
+    /// Starts a server that keeps its data in memory only.
+    ///
+    /// # Errors
+    /// If `redis-server` is not installed or does not start.
+    pub fn start() -> Result<Self> {
+        Self::start_with(&[])
+    }
+
+    /// Starts a server that has every write on disk before it answers, and so keeps its data
+    /// through [`kill`](Self::kill) and [`restart`](Self::restart).
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_durable() -> Result<Self> {
+        Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"])
+    }
+
+    /// Starts a server with further arguments, such as `["--requirepass", "secret"]`.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(arguments: &[&str]) -> Result<Self> {
+        let slot = Slot::claim()?;
+        let arguments = arguments.iter().map(ToString::to_string).collect();
+        let process = launch(&slot, &arguments)?;
+        Ok(Self {
+            process,
+            slot,
+            arguments,
+        })
+    }
+
+    /// Where it answers: `redis://127.0.0.1:PORT`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://{}:{}", Ipv4Addr::LOCALHOST, self.port())
+    }
+
+    /// The port where it answers.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.slot.port()
+    }
+
+    /// The server's process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Makes it hang without closing a connection (`SIGSTOP`).
+    ///
+    /// # Errors
+    /// If the server is gone.
+    pub fn pause(&self) -> Result<()> {
+        self.process.pause()
+    }
+
+    /// Ends a [`pause`](Self::pause). What clients sent meanwhile is then carried out.
+    ///
+    /// # Errors
+    /// If the server is gone.
+    pub fn resume(&self) -> Result<()> {
+        self.process.resume()
+    }
+
+    /// Kills it, as a crash would (`SIGKILL`). [`restart`](Self::restart) brings it back.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Stops it in order, if it runs, and starts it again on the same port and data folder.
+    ///
+    /// # Errors
+    /// If it does not stop or start.
+    pub fn restart(&mut self) -> Result<()> {
+        if self.process.is_running() {
+            self.process.stop(Signal::TERM, TIMEOUT)?;
+        }
+        self.process = launch(&self.slot, &self.arguments)?;
+        Ok(())
+    }
+}
+
+/// The URL in `SYNCGUARD_REDIS_URL`, or that of a server which this process starts once.
+///
+/// # Errors
+/// As [`RedisServer::start`].
+pub fn shared_redis_url() -> Result<String> {
+    static SHARED: OnceLock<Result<RedisServer, String>> = OnceLock::new();
+    crate::shared(
+        "SYNCGUARD_REDIS_URL",
+        &SHARED,
+        RedisServer::start,
+        RedisServer::url,
+    )
+}
+
+fn launch(slot: &Slot, arguments: &Vec<String>) -> Result<Process> {
+    let mut command = command(install::REDIS.find()?, None)?;
+    command
+        .args(["--bind", "127.0.0.1", "--daemonize", "no", "--save", ""])
+        .args(["--port", &slot.port().to_string()])
+        .arg("--dir")
+        .arg(slot.folder())
+        .args(arguments);
+    let mut process = Process::spawn("redis-server", command, &slot.folder().join("log"))?;
+    process.wait_until(TIMEOUT, || answers(slot.port()))?;
+    Ok(process)
+}
+
+/// Whether it takes commands: a server that loads its data answers `-LOADING`.
+fn answers(port: u16) -> bool {
+    ping(port).is_ok_and(|reply| reply.starts_with("+PONG") || reply.starts_with("-NOAUTH"))
+}
+
+fn ping(port: u16) -> Result<String> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(b"PING\r\n")?;
+    let mut reply = [0; 64];
+    let length = stream.read(&mut reply)?;
+    let reply = reply
+        .get(..length)
+        .context("a reply longer than its buffer")?;
+    Ok(String::from_utf8_lossy(reply).into_owned())
+}
