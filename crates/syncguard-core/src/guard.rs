@@ -235,6 +235,7 @@ impl<B: ManagedBackend> LockGuard<B> {
     }
 
     /// Keeps the lock beyond the guard, until someone releases it by its id or the TTL ends it.
+    #[must_use]
     pub fn detach(mut self) -> Lease<B> {
         self.armed = false;
         self.lease.clone()

@@ -109,8 +109,8 @@ impl TryFrom<String> for LockKey {
     }
 }
 
-impl From<&LockKey> for LockKey {
-    fn from(key: &LockKey) -> Self {
+impl From<&Self> for LockKey {
+    fn from(key: &Self) -> Self {
         key.clone()
     }
 }

@@ -38,6 +38,8 @@
 //! [`ManagedBackend`]. The numbered contract is on [`LockBackend`]. Failures are a [`LockError`];
 //! contention and a lock that is gone are values.
 
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod backend;
 mod backoff;
 mod cancel;

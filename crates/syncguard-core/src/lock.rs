@@ -22,7 +22,7 @@ pub const DEFAULT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// How long [`lock()`] waits in all, when no timeout is given.
 pub const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time kept back from the last delay, so that one more attempt fits in before the timeout.
+/// Time kept back from a delay cut short, so that one more attempt fits in before the timeout.
 const LAST_ATTEMPT: Duration = Duration::from_millis(50);
 
 /// How [`lock()`] waits and for how long it holds.
@@ -285,16 +285,19 @@ async fn contend<B: ManagedBackend>(
         if attempts > options.max_retries {
             return Err(timed_out(wait(), "the key stayed held through all retries"));
         }
-        let pause = delay(
+        let mut pause = delay(
             options.backoff,
             options.jitter,
             options.retry_delay,
             attempts - 1,
         );
         let left = deadline.saturating_duration_since(Instant::now());
-        let pause = pause.min(left.saturating_sub(LAST_ATTEMPT));
-        if left.is_zero() || (pause.is_zero() && left < LAST_ATTEMPT && attempts > 1) {
-            return Err(timed_out(wait(), "the key stayed held until the timeout"));
+        if pause >= left {
+            // Too long: come back a little before the timeout instead, once.
+            pause = left.saturating_sub(LAST_ATTEMPT);
+            if pause.is_zero() {
+                return Err(timed_out(wait(), "the key stayed held until the timeout"));
+            }
         }
         tokio::time::sleep(pause).await;
     }

@@ -107,8 +107,8 @@ impl TryFrom<&String> for LockId {
     }
 }
 
-impl From<&LockId> for LockId {
-    fn from(id: &LockId) -> Self {
+impl From<&Self> for LockId {
+    fn from(id: &Self) -> Self {
         *id
     }
 }

@@ -79,6 +79,7 @@ pub enum ReleaseResult {
 
 impl ReleaseResult {
     /// Whether this call freed the key.
+    #[must_use]
     pub fn is_released(&self) -> bool {
         matches!(self, Self::Released)
     }

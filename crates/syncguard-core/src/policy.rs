@@ -161,6 +161,10 @@ impl fmt::Debug for Policy {
 /// [`Managed`](crate::Managed) makes one of any [`LockBackend`]; decorators pass the policy of
 /// what they wrap through. Do not implement it for a bare store: its operations would have no
 /// deadline, and abandoned acquires would keep their locks.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a managed backend",
+    note = "wrap a bare store: `Managed::new(store)` gives its operations deadlines"
+)]
 pub trait ManagedBackend: LockBackend {
     /// The policy in force.
     fn policy(&self) -> &Policy;

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use syncguard_core::{
-    AnyBackend, Cancellable as _, CancellationToken, LockOptions, acquire, lock,
-};
+use syncguard_core::{AnyBackend, Cancellable as _, CancellationToken, LockOptions, acquire, lock};
 use syncguard_memory::MemoryBackend;
 
 #[tokio::test]
@@ -23,8 +21,16 @@ async fn helpers_can_be_spawned() {
 
     let token = CancellationToken::new();
     let guard = tokio::spawn(async move {
-        acquire(&backend, "spawned", Duration::from_secs(1)).cancelled_by(&token).await
+        acquire(&backend, "spawned", Duration::from_secs(1))
+            .cancelled_by(&token)
+            .await
     });
     let guard = guard.await.unwrap().unwrap().unwrap();
-    assert!(tokio::spawn(guard.release()).await.unwrap().unwrap().is_released());
+    assert!(
+        tokio::spawn(guard.release())
+            .await
+            .unwrap()
+            .unwrap()
+            .is_released()
+    );
 }

@@ -22,6 +22,8 @@
 //!
 //! A lease counts as live until `expires_at_ms + 1000`, as on PostgreSQL and Firestore.
 
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod clock;
 mod store;
 

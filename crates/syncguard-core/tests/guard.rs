@@ -1,0 +1,338 @@
+//! Guards and leases: released on every path, and honest about what remains.
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use common::{Fault, FaultyStore, until_free};
+use syncguard_core::{
+    Cancellable as _, CancellationToken, ErrorCode, ExtendResult, LockBackend as _, LockError,
+    LockGuard, LockKey, Managed, ManagedBackend as _, Operation, Policy, acquire, extend, release,
+};
+use syncguard_memory::{ManualClock, MemoryBackend, MemoryStore};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+async fn take(backend: &MemoryBackend) -> LockGuard<MemoryBackend> {
+    acquire(backend, "k", MINUTE)
+        .await
+        .unwrap()
+        .expect("the key is free")
+}
+
+/// Runs `test` on a runtime of its own and leaves the runtime to the caller.
+fn runtime(threads: usize) -> tokio::runtime::Runtime {
+    let mut builder = match threads {
+        0 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    builder
+        .worker_threads(threads.max(1))
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn release_frees_the_key_at_once_and_a_second_client_sees_it() {
+    let store = MemoryStore::new();
+    let [first, second] = [(), ()].map(|()| MemoryBackend::new(store.clone()));
+    let guard = take(&first).await;
+    assert!(acquire(&second, "k", MINUTE).await.unwrap().is_none());
+    assert!(guard.release().await.unwrap().is_released());
+    assert!(acquire(&second, "k", MINUTE).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_detached_lock_outlives_its_guard_and_is_released_by_id_elsewhere() {
+    let store = MemoryStore::new();
+    let lease = take(&MemoryBackend::new(store.clone())).await.detach();
+    let id = lease.lock_id().as_str().to_owned();
+    let elsewhere = MemoryBackend::new(store.clone());
+    let answer = tokio::spawn(async move { release(&elsewhere, &id).await });
+    assert!(answer.await.unwrap().unwrap().is_released());
+    until_free(&store, "k").await;
+}
+
+#[tokio::test]
+async fn remaining_follows_extends_up_and_down_and_ends_with_the_lock() {
+    let backend = MemoryBackend::default();
+    let guard = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+    assert!(guard.remaining() <= MINUTE && guard.remaining() > MINUTE / 2);
+
+    for ttl in [MINUTE * 10, MINUTE / 2] {
+        let answer = guard.extend(ttl).await.unwrap();
+        assert_eq!(answer.expires_at_ms(), Some(guard.expires_at_ms()));
+        assert!(guard.remaining() <= ttl && guard.remaining() > ttl / 2);
+    }
+
+    assert!(
+        release(&backend, guard.lock_id())
+            .await
+            .unwrap()
+            .is_released()
+    );
+    assert!(matches!(
+        guard.extend(MINUTE).await.unwrap(),
+        ExtendResult::NotHeld { .. }
+    ));
+    assert!(!guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_extend_of_unknown_outcome_the_shorter_lease_counts() {
+    let faulty = FaultyStore::default();
+    faulty.plan(Operation::Extend, [Fault::LoseReply]);
+    let backend = faulty.managed();
+    let guard = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+    let error = guard.extend(Duration::from_secs(2)).await.unwrap_err();
+    assert!(error.outcome_unknown());
+    assert!(guard.remaining() <= Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn the_local_deadline_counts_through_suspend() {
+    let slept = Arc::new(AtomicU64::new(0));
+    let policy = Policy::new().with_monotonic_clock({
+        let slept = Arc::clone(&slept);
+        move || Duration::from_secs(slept.load(Ordering::SeqCst))
+    });
+    let backend = MemoryBackend::with_policy(MemoryStore::new(), policy);
+    let guard = take(&backend).await;
+    assert!(guard.is_valid());
+    slept.store(3_600, Ordering::SeqCst);
+    assert!(!guard.is_valid());
+    assert_eq!(guard.remaining(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_dropped_guard_releases_and_drain_waits_for_it() {
+    let store = MemoryStore::new();
+    let backend = MemoryBackend::new(store.clone());
+    let guards = (0..50).map(async |n| acquire(&backend, format!("k{n}"), MINUTE).await);
+    for guard in guards {
+        drop(guard.await.unwrap().unwrap());
+    }
+    backend.drain(Duration::from_secs(10)).await.unwrap();
+    assert_eq!(backend.policy().pending(), 0);
+    for n in 0..50 {
+        let key = LockKey::try_from(format!("k{n}")).unwrap();
+        assert!(!store.is_locked(&key).await.unwrap());
+    }
+    // Draining does not close anything.
+    drop(take(&backend).await);
+    until_free(&store, "k").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn drain_says_when_releases_are_still_pending() {
+    let faulty = FaultyStore::default();
+    faulty.plan(
+        Operation::Release,
+        [Fault::DelayRequest(Duration::from_secs(3))],
+    );
+    let backend = faulty.managed();
+    drop(acquire(&backend, "k", MINUTE).await.unwrap().unwrap());
+    let error = backend.drain(Duration::from_secs(1)).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NetworkTimeout);
+    backend.drain(MINUTE).await.unwrap();
+    until_free(&faulty.store, "k").await;
+}
+
+#[test]
+fn dropped_outside_any_runtime_it_is_released_by_the_one_that_took_it() {
+    let store = MemoryStore::new();
+    let backend = MemoryBackend::new(store.clone());
+    for threads in [0, 2] {
+        let runtime = runtime(threads);
+        let guard = runtime.block_on(take(&backend));
+        std::thread::spawn(move || drop(guard)).join().unwrap();
+        runtime.block_on(until_free(&store, "k"));
+    }
+}
+
+#[test]
+fn dropped_inside_another_runtimes_block_on_it_neither_blocks_nor_panics() {
+    let store = MemoryStore::new();
+    let backend = MemoryBackend::new(store.clone());
+    let (taker, other) = (runtime(0), runtime(0));
+    let guard = taker.block_on(take(&backend));
+    other.block_on(async move { drop(guard) });
+    taker.block_on(until_free(&store, "k"));
+}
+
+#[test]
+fn dropped_after_its_runtime_is_gone_it_leaves_the_lock_to_the_ttl() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let backend = MemoryBackend::new(store.clone());
+    for threads in [0, 2] {
+        let gone = runtime(threads);
+        let guard = gone.block_on(take(&backend));
+        drop(gone);
+        drop(guard);
+        clock.advance(MINUTE * 2);
+        runtime(0).block_on(until_free(&store, "k"));
+    }
+}
+
+#[test]
+fn dropped_by_a_runtime_that_shuts_down_it_neither_blocks_nor_panics() {
+    for threads in [0, 2] {
+        let (started, running) = mpsc::channel();
+        let runtime = runtime(threads);
+        let task = runtime.spawn(async move {
+            let _guard = take(&MemoryBackend::default()).await;
+            started.send(()).unwrap();
+            std::future::pending::<()>().await;
+        });
+        runtime.block_on(async {
+            while running.try_recv().is_err() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        drop(runtime);
+        drop(task);
+    }
+}
+
+#[tokio::test]
+async fn dropped_while_unwinding_it_is_released() {
+    let store = MemoryStore::new();
+    let guard = take(&MemoryBackend::new(store.clone())).await;
+    let unwound = catch_unwind(AssertUnwindSafe(move || {
+        let _guard = guard;
+        panic!("on purpose");
+    }));
+    assert!(unwound.is_err());
+    until_free(&store, "k").await;
+}
+
+#[tokio::test]
+async fn failures_of_a_dropped_guards_release_reach_the_handler_and_a_panic_in_it_is_contained() {
+    let faulty = FaultyStore::default();
+    let seen: Arc<Mutex<Vec<LockError>>> = Arc::default();
+    let policy = Policy::new().with_on_release_error({
+        let seen = Arc::clone(&seen);
+        move |error| {
+            seen.lock().unwrap().push(error.clone());
+            panic!("a handler's own mistake");
+        }
+    });
+    faulty.plan(Operation::Release, [Fault::Refuse(ErrorCode::AuthFailed)]);
+    let backend = faulty.managed_with(policy);
+    drop(acquire(&backend, "k", MINUTE).await.unwrap().unwrap());
+    backend.drain(MINUTE).await.unwrap();
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    let [error] = seen.as_slice() else {
+        panic!("{seen:?}")
+    };
+    assert_eq!(
+        (error.code(), error.operation()),
+        (ErrorCode::AuthFailed, Some(Operation::Release))
+    );
+    assert_eq!(error.key().unwrap().as_str(), "k");
+    until_free(&faulty.store, "k").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_dispose_timeout_is_reported_and_the_release_goes_on() {
+    let faulty = FaultyStore::default();
+    faulty.plan(Operation::Release, [Fault::Hang]);
+    let seen: Arc<Mutex<Vec<ErrorCode>>> = Arc::default();
+    let policy = Policy::new()
+        .with_dispose_timeout(Duration::from_millis(200))
+        .with_operation_timeout(MINUTE)
+        .with_on_release_error({
+            let seen = Arc::clone(&seen);
+            move |error| seen.lock().unwrap().push(error.code())
+        });
+    let backend = faulty.managed_with(policy);
+    drop(acquire(&backend, "k", MINUTE).await.unwrap().unwrap());
+    until_free(&faulty.store, "k").await;
+    assert_eq!(*seen.lock().unwrap(), [ErrorCode::NetworkTimeout]);
+}
+
+#[tokio::test]
+async fn a_lock_that_is_gone_is_no_failure_of_a_dropped_guard() {
+    let seen = Arc::new(AtomicU64::new(0));
+    let policy = Policy::new().with_on_release_error({
+        let seen = Arc::clone(&seen);
+        move |_| {
+            seen.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let backend = MemoryBackend::with_policy(MemoryStore::new(), policy);
+    let guard = take(&backend).await;
+    assert!(
+        release(&backend, guard.lock_id())
+            .await
+            .unwrap()
+            .is_released()
+    );
+    drop(guard);
+    backend.drain(MINUTE).await.unwrap();
+    assert_eq!(seen.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn outside_a_runtime_operations_fail_with_a_typed_error() {
+    let backend = MemoryBackend::default();
+    let thread = std::thread::spawn(move || {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let call = std::pin::pin!(acquire(&backend, "k", MINUTE));
+        match Future::poll(call, &mut context) {
+            std::task::Poll::Ready(Err(error)) => error,
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(thread.join().unwrap().code(), ErrorCode::Internal);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_combinator_cancels_every_operation() {
+    let faulty = FaultyStore::default();
+    for operation in [Operation::Acquire, Operation::Release, Operation::Extend] {
+        faulty.plan(operation, [Fault::Hang]);
+    }
+    let (backend, token) = (faulty.managed(), CancellationToken::new());
+    let id = syncguard_core::generate_lock_id().unwrap();
+    let soon = async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        token.cancel();
+    };
+    let (taken, released, extended, ()) = tokio::join!(
+        acquire(&backend, "k", MINUTE).cancelled_by(&token),
+        release(&backend, id).cancelled_by(&token),
+        extend(&backend, id, MINUTE).cancelled_by(&token),
+        soon,
+    );
+    for error in [
+        taken.unwrap_err(),
+        released.unwrap_err(),
+        extended.unwrap_err(),
+    ] {
+        assert_eq!(error.code(), ErrorCode::Aborted);
+        assert!(error.outcome_unknown());
+    }
+    // Cancelled already: no call is made.
+    let before = faulty.calls(Operation::IsLocked);
+    let asked = syncguard_core::is_locked(&backend, "k")
+        .cancelled_by(&token)
+        .await;
+    assert_eq!(asked.unwrap_err().code(), ErrorCode::Aborted);
+    assert_eq!(faulty.calls(Operation::IsLocked), before);
+}
+
+#[tokio::test]
+async fn a_managed_backend_can_be_taken_apart() {
+    let managed: Managed<MemoryStore> = MemoryBackend::default();
+    assert_eq!(managed.get_ref().capabilities().backend, "memory");
+    assert_eq!(
+        managed.into_inner().capabilities(),
+        MemoryStore::new().capabilities()
+    );
+}

@@ -1,0 +1,203 @@
+//! No `Debug`, `Display`, log line or error of any public type shows a raw key or lock id.
+
+mod common;
+
+use std::error::Error;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{Fault, FaultyStore};
+use syncguard_core::{
+    AcquireResult, AnyBackend, ErrorCode, FENCE_WARN, Fence, Grant, LockError, LockId, LockKey,
+    LockOptions, Lookup, ManagedBackend as _, Operation, Policy, acquire, get_by_id, get_by_id_raw,
+    get_by_key, get_by_key_raw, hash_key, lock,
+};
+use syncguard_memory::{ManualClock, MemoryStore};
+use tracing_subscriber::fmt::MakeWriter;
+
+const SECRET: &str = "customer:eve@example.com";
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// All texts that were shown.
+#[derive(Clone, Default)]
+struct Shown(Arc<Mutex<String>>);
+
+impl Shown {
+    fn see(&self, shown: impl fmt::Debug) {
+        let text = format!("{shown:?}\n{shown:#?}\n");
+        self.0.lock().unwrap().push_str(&text);
+    }
+
+    fn see_error(&self, error: &LockError) {
+        self.see(error);
+        let mut link: Option<&dyn Error> = Some(error);
+        while let Some(error) = link {
+            self.see(error);
+            self.0.lock().unwrap().push_str(&error.to_string());
+            link = error.source();
+        }
+    }
+}
+
+impl std::io::Write for Shown {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0
+            .lock()
+            .unwrap()
+            .push_str(&String::from_utf8_lossy(bytes));
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Shown {
+    type Writer = Self;
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+#[tokio::test]
+async fn raw_identifiers_are_shown_nowhere() {
+    let shown = Shown::default();
+    let log = tracing_subscriber::fmt()
+        .with_writer(shown.clone())
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .finish();
+    let _log = tracing::subscriber::set_default(log);
+
+    let key = LockKey::new(SECRET).unwrap();
+    let mut ids = Vec::new();
+    let faulty = FaultyStore::default();
+    let backend = faulty.managed();
+
+    // Values of every public type that knows an identifier.
+    let guard = acquire(&backend, SECRET, MINUTE).await.unwrap().unwrap();
+    let id = *guard.lock_id();
+    ids.push(id);
+    shown.see((
+        &key,
+        &id,
+        &guard,
+        guard.lease(),
+        Lookup::Key(&key),
+        Lookup::Id(&id),
+    ));
+    let grant = Grant {
+        lock_id: id,
+        expires_at_ms: 1,
+        fence: guard.fence(),
+    };
+    shown.see((
+        grant,
+        AcquireResult::Acquired(grant),
+        AcquireResult::<Fence>::Locked,
+    ));
+    shown.see((
+        get_by_key(&backend, SECRET).await,
+        get_by_id(&backend, id).await,
+    ));
+    shown.see((
+        get_by_key_raw(&backend, SECRET).await,
+        get_by_id_raw(&backend, id).await,
+    ));
+    shown.see((
+        &backend,
+        AnyBackend::new(backend.clone()),
+        &faulty.store,
+        Policy::new(),
+    ));
+    shown.see((guard.extend(MINUTE).await, LockOptions::new()));
+    let info = get_by_key(&backend, SECRET).await.unwrap().unwrap();
+    shown
+        .0
+        .lock()
+        .unwrap()
+        .push_str(&serde_json::to_string(&info).unwrap());
+    drop(guard);
+    backend.drain(MINUTE).await.unwrap();
+
+    // Errors of every operation, their sources and the log lines of background work.
+    let clock = ManualClock::new();
+    let overrun = syncguard_core::Managed::new(MemoryStore::with_clock(clock.clone()));
+    let receipt = lock(&overrun, SECRET, LockOptions::new(), async |lease| {
+        clock.advance(MINUTE);
+        *lease.lock_id()
+    });
+    let receipt = receipt.await.unwrap();
+    ids.push(*receipt.value());
+    shown.see(&receipt);
+    overrun.get_ref().set_fence_counter(&key, FENCE_WARN + 1);
+    let warned = acquire(&overrun, SECRET, MINUTE).await.unwrap().unwrap();
+    ids.push(*warned.lock_id());
+
+    for operation in [
+        Operation::Acquire,
+        Operation::Extend,
+        Operation::IsLocked,
+        Operation::Lookup,
+    ] {
+        faulty.plan(operation, [Fault::Refuse(ErrorCode::Internal)]);
+    }
+    faulty.plan(Operation::Release, [Fault::Refuse(ErrorCode::Internal)]);
+    shown.see_error(&acquire(&backend, SECRET, MINUTE).await.unwrap_err());
+    shown.see_error(
+        &syncguard_core::extend(&backend, id, MINUTE)
+            .await
+            .unwrap_err(),
+    );
+    shown.see_error(
+        &syncguard_core::is_locked(&backend, SECRET)
+            .await
+            .unwrap_err(),
+    );
+    shown.see_error(&get_by_key(&backend, SECRET).await.unwrap_err());
+    shown.see_error(&syncguard_core::release(&backend, id).await.unwrap_err());
+    backend.drain(MINUTE).await.unwrap();
+    faulty.plan(Operation::Release, [Fault::Refuse(ErrorCode::Internal)]);
+    drop(acquire(&backend, SECRET, MINUTE).await.unwrap().unwrap());
+    backend.drain(MINUTE).await.unwrap();
+    let _holder = acquire(&backend, SECRET, MINUTE).await.unwrap().unwrap();
+    let impatient = LockOptions::new().with_max_retries(0);
+    let error = lock(&backend, SECRET, impatient, async |_| ())
+        .await
+        .unwrap_err();
+    ids.extend(error.lock_id());
+    shown.see_error(&error);
+    for malformed in ["", "customer:eve@example.com\0", "too short"] {
+        shown.see(LockId::parse(malformed).unwrap_err());
+        shown.see(LockKey::new(&format!("{malformed}\0")).unwrap_err());
+    }
+
+    let text = shown.0.lock().unwrap();
+    assert!(
+        text.contains(&hash_key(SECRET).to_string()),
+        "the hash is what is shown"
+    );
+    assert!(
+        text.contains("a section outlived its lock"),
+        "log lines were captured: {text}"
+    );
+    assert!(
+        text.contains("fences approach their end"),
+        "log lines were captured"
+    );
+    assert!(
+        text.contains("could not be released in the background"),
+        "log lines were captured"
+    );
+    assert!(
+        !text.contains("eve@example"),
+        "the raw key is shown in: {text}"
+    );
+    for id in ids {
+        assert!(
+            !text.contains(id.as_str()),
+            "a raw lock id is shown in: {text}"
+        );
+    }
+}
