@@ -20,7 +20,10 @@
 //! server take the shared one ([`shared_redis_url`] and its like); tests that stop, pause or
 //! reconfigure a server start their own.
 
+mod firestore;
 pub mod install;
+mod pgbouncer;
+mod postgres;
 mod process;
 mod redis;
 mod slot;
@@ -29,6 +32,9 @@ use std::sync::OnceLock;
 
 use anyhow::{Result, anyhow};
 
+pub use crate::firestore::{FirestoreEmulator, shared_firestore_host};
+pub use crate::pgbouncer::PgBouncer;
+pub use crate::postgres::{PostgresServer, shared_postgres_url};
 pub use crate::redis::{RedisServer, shared_redis_url};
 
 /// The address in an environment variable, or that of a server started once for this process.

@@ -13,10 +13,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::install::find;
+use crate::install::on_path;
 
 /// Time between two looks at a server that is starting or stopping.
 const POLL: Duration = Duration::from_millis(10);
+/// How long killed children may take to be gone.
+const ORPHANS_END: Duration = Duration::from_secs(5);
 /// What of a server's log goes into the error when it fails to start.
 const LOG_TAIL_LINES: usize = 15;
 
@@ -130,6 +132,11 @@ impl Process {
         let _ = self.child.kill();
         signal_all(&children, Signal::KILL);
         let _ = self.child.wait();
+        // Orphans are waited for by another parent, so all that is left is to look.
+        let started = Instant::now();
+        while children.iter().any(|pid| runs(*pid)) && started.elapsed() < ORPHANS_END {
+            thread::sleep(POLL);
+        }
     }
 
     fn log_tail(&self) -> String {
@@ -152,7 +159,7 @@ impl Drop for Process {
 /// Where there is no `setpriv` (outside Linux), only an orderly end of the parent takes the server
 /// with it.
 pub(crate) fn command(program: impl AsRef<OsStr>, user: Option<&str>) -> Result<Command> {
-    let Ok(setpriv) = find("setpriv") else {
+    let Some(setpriv) = on_path("setpriv") else {
         ensure!(
             user.is_none(),
             "running as another user needs setpriv: install the package util-linux"
@@ -195,19 +202,21 @@ fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
 
 /// The children of a process, their children, and so on, as far as the system tells (`/proc`).
 fn descendants(pid: u32) -> Vec<Pid> {
-    let parents: Vec<_> = fs::read_dir("/proc")
+    let parents: Vec<(Pid, Pid)> = fs::read_dir("/proc")
         .into_iter()
         .flatten()
         .flatten()
         .filter_map(|entry| {
-            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name stands in parentheses and may hold anything; state and parent follow it.
-            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
-            Some((pid, parent.parse::<i32>().ok()?))
+            let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+            let parent = Pid::from_raw(stat_field(pid, 1)?.parse().ok()?)?;
+            Some((pid, parent))
         })
         .collect();
-    let mut family: Vec<i32> = i32::try_from(pid).into_iter().collect();
+    let mut family: Vec<Pid> = i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .into_iter()
+        .collect();
     let mut next = 0;
     while let Some(&parent) = family.get(next) {
         family.extend(
@@ -218,11 +227,23 @@ fn descendants(pid: u32) -> Vec<Pid> {
         );
         next += 1;
     }
-    family
-        .into_iter()
-        .skip(1)
-        .filter_map(Pid::from_raw)
-        .collect()
+    family.into_iter().skip(1).collect()
+}
+
+/// Whether a process is there and not merely waiting to be buried.
+fn runs(pid: Pid) -> bool {
+    stat_field(pid, 0).is_some_and(|state| state != "Z" && state != "X")
+}
+
+/// One of the fields that follow a process's name: 0 is its state, 1 its parent.
+fn stat_field(pid: Pid, index: usize) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // The name stands in parentheses and may hold anything.
+    let fields = stat.rsplit_once(')')?.1;
+    fields
+        .split_whitespace()
+        .nth(index)
+        .map(ToString::to_string)
 }
 
 fn signal_all(pids: &[Pid], signal: Signal) {

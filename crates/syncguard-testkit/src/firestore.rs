@@ -1,0 +1,123 @@
+//! [`FirestoreEmulator`]: an emulator of one's own.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::install::{self, on_path};
+use crate::process::{Process, command};
+use crate::slot::Slot;
+
+/// It takes from 2 to 8 seconds, and longer on a machine that is compiling.
+const TIMEOUT: Duration = Duration::from_secs(90);
+
+const JAR: &str = "platform/cloud-firestore-emulator/cloud-firestore-emulator.jar";
+
+/// A Firestore emulator that ends with this value. It keeps its data in memory.
+#[derive(Debug)]
+pub struct FirestoreEmulator {
+    process: Process,
+    slot: Slot,
+}
+
+impl FirestoreEmulator {
+    /// Starts an emulator, which takes some seconds.
+    ///
+    /// # Errors
+    /// If the emulator or Java is not installed, or it does not start.
+    pub fn start() -> Result<Self> {
+        let slot = Slot::claim()?;
+        let java = on_path("java").context("the Firestore emulator needs a Java runtime")?;
+        // What the emulator's own launcher runs, without a shell in between.
+        let mut command = command(java, None)?;
+        command
+            .args(["-Duser.language=en", "-cp"])
+            .arg(install::FIRESTORE.find()?)
+            .arg("com.google.cloud.datastore.emulator.firestore.CloudFirestore")
+            .args(["start", "--host=127.0.0.1"])
+            .arg(format!("--port={}", slot.port()));
+        let mut process =
+            Process::spawn("firestore emulator", command, &slot.folder().join("log"))?;
+        process.wait_until(TIMEOUT, || answers(slot.port()).unwrap_or(false))?;
+        Ok(Self { process, slot })
+    }
+
+    /// Where it answers, as `FIRESTORE_EMULATOR_HOST` has it: `127.0.0.1:PORT`.
+    #[must_use]
+    pub fn host(&self) -> String {
+        format!("{}:{}", Ipv4Addr::LOCALHOST, self.port())
+    }
+
+    /// The port where it answers.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.slot.port()
+    }
+
+    /// Makes it hang without closing a connection (`SIGSTOP`).
+    ///
+    /// # Errors
+    /// If the emulator is gone.
+    pub fn pause(&self) -> Result<()> {
+        self.process.pause()
+    }
+
+    /// Ends a [`pause`](Self::pause). What clients sent meanwhile is then carried out.
+    ///
+    /// # Errors
+    /// If the emulator is gone.
+    pub fn resume(&self) -> Result<()> {
+        self.process.resume()
+    }
+
+    /// Kills it, as a crash would (`SIGKILL`). Its data is gone.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+}
+
+/// The host in `FIRESTORE_EMULATOR_HOST`, or that of an emulator which this process starts once.
+///
+/// # Errors
+/// As [`FirestoreEmulator::start`].
+pub fn shared_firestore_host() -> Result<String> {
+    static SHARED: OnceLock<Result<FirestoreEmulator, String>> = OnceLock::new();
+    crate::shared(
+        "FIRESTORE_EMULATOR_HOST",
+        &SHARED,
+        FirestoreEmulator::start,
+        FirestoreEmulator::host,
+    )
+}
+
+/// The emulator's archive: of the Google Cloud CLI, wherever that is installed.
+pub(crate) fn find_emulator() -> Option<PathBuf> {
+    on_path("java")?;
+    let beside_gcloud = on_path("gcloud")
+        .and_then(|gcloud| fs::canonicalize(gcloud).ok())
+        .and_then(|gcloud| Some(gcloud.parent()?.parent()?.to_path_buf()));
+    let home = std::env::home_dir().map(|home| home.join("google-cloud-sdk"));
+    let packaged = ["/usr/lib/google-cloud-sdk", "/usr/share/google-cloud-sdk"];
+    beside_gcloud
+        .into_iter()
+        .chain(home)
+        .chain(packaged.map(PathBuf::from))
+        .map(|folder| folder.join(JAR))
+        .find(|jar| jar.is_file())
+}
+
+/// Its front page says `Ok` once it serves.
+fn answers(port: u16) -> Result<bool> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+    let mut reply = [0; 64];
+    let length = stream.read(&mut reply)?;
+    Ok(reply[..length].starts_with(b"HTTP/1.") && reply[..length].windows(3).any(|w| w == b"200"))
+}

@@ -1,0 +1,237 @@
+//! [`PostgresServer`]: a PostgreSQL of one's own.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
+
+use crate::install::{self, is_root, on_path};
+use crate::process::{Process, command};
+use crate::slot::Slot;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a test server does otherwise than a new installation, unless told.
+const SETTINGS: &[(&str, &str)] = &[
+    ("listen_addresses", "127.0.0.1"),
+    ("unix_socket_directories", ""),
+    ("max_connections", "200"),
+    // A crash of the server loses nothing by these two; one of the machine would.
+    ("fsync", "off"),
+    ("full_page_writes", "off"),
+];
+
+/// A PostgreSQL server that ends with this value.
+///
+/// Its superuser is `postgres`, without a password; its database is `postgres`.
+#[derive(Debug)]
+pub struct PostgresServer {
+    process: Process,
+    slot: Slot,
+    settings: Vec<(String, String)>,
+}
+
+impl PostgresServer {
+    /// Starts a server that survives its own crash, but not the machine's (`fsync` is off).
+    ///
+    /// # Errors
+    /// If PostgreSQL is not installed or does not start.
+    pub fn start() -> Result<Self> {
+        Self::start_with(&[])
+    }
+
+    /// Starts a server with further settings, such as `[("fsync", "on")]`.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(settings: &[(&str, &str)]) -> Result<Self> {
+        let slot = Slot::claim()?;
+        let settings: Vec<_> = SETTINGS
+            .iter()
+            .chain(settings)
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect();
+        create_cluster(&data_folder(&slot))?;
+        let process = launch(&slot, &settings)?;
+        Ok(Self {
+            process,
+            slot,
+            settings,
+        })
+    }
+
+    /// Where it answers: `postgres://postgres@127.0.0.1:PORT/postgres`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        url(self.port())
+    }
+
+    /// The port where it answers.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.slot.port()
+    }
+
+    /// The id of the server's first process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Makes it hang without closing a connection (`SIGSTOP` to all of its processes).
+    ///
+    /// # Errors
+    /// If the server is gone.
+    pub fn pause(&self) -> Result<()> {
+        self.process.pause()
+    }
+
+    /// Ends a [`pause`](Self::pause). What clients sent meanwhile is then carried out.
+    ///
+    /// # Errors
+    /// If the server is gone.
+    pub fn resume(&self) -> Result<()> {
+        self.process.resume()
+    }
+
+    /// Stops it in order, closing all connections. [`restart`](Self::restart) brings it back.
+    ///
+    /// # Errors
+    /// If it does not stop.
+    pub fn stop(&mut self) -> Result<()> {
+        if self.process.is_running() {
+            self.process.stop(Signal::INT, TIMEOUT)?;
+        }
+        Ok(())
+    }
+
+    /// Kills all of its processes, as a crash would. [`restart`](Self::restart) brings it back.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Stops it in order, if it runs, and starts it again on the same port and data folder.
+    ///
+    /// # Errors
+    /// If it does not stop or start.
+    pub fn restart(&mut self) -> Result<()> {
+        self.stop()?;
+        self.process = launch(&self.slot, &self.settings)?;
+        Ok(())
+    }
+}
+
+/// The URL in `SYNCGUARD_POSTGRES_URL`, or that of a server which this process starts once.
+///
+/// # Errors
+/// As [`PostgresServer::start`].
+pub fn shared_postgres_url() -> Result<String> {
+    static SHARED: OnceLock<Result<PostgresServer, String>> = OnceLock::new();
+    crate::shared(
+        "SYNCGUARD_POSTGRES_URL",
+        &SHARED,
+        PostgresServer::start,
+        PostgresServer::url,
+    )
+}
+
+/// The `postgres` program. Debian keeps it off the search path.
+pub(crate) fn find_server() -> Option<PathBuf> {
+    let configured = on_path("pg_config")
+        .and_then(|pg_config| Command::new(pg_config).arg("--bindir").output().ok())
+        .map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    let mut packaged: Vec<_> = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let version: u32 = entry.file_name().to_str()?.parse().ok()?;
+            Some((version, entry.path().join("bin")))
+        })
+        .collect();
+    packaged.sort();
+    configured
+        .into_iter()
+        .chain(packaged.into_iter().rev().map(|(_, folder)| folder))
+        .map(|folder| folder.join("postgres"))
+        .find(|server| server.is_file())
+        .or_else(|| on_path("postgres"))
+}
+
+/// The server refuses to run as root; its package brings a user for it.
+pub(crate) fn service_user() -> Option<&'static str> {
+    is_root().then_some("postgres")
+}
+
+pub(crate) fn url(port: u16) -> String {
+    format!(
+        "postgres://postgres@{}:{port}/postgres",
+        Ipv4Addr::LOCALHOST
+    )
+}
+
+/// Whether a server, or a pooler in front of one, takes connections.
+pub(crate) fn answers(port: u16) -> bool {
+    let check = || -> Result<bool> {
+        let output = Command::new(beside_server("pg_isready")?)
+            .args(["-q", "-h", "127.0.0.1", "-U", "postgres"])
+            .args(["-p", &port.to_string()])
+            .output()?;
+        Ok(output.status.success())
+    };
+    check().unwrap_or(false)
+}
+
+fn data_folder(slot: &Slot) -> PathBuf {
+    slot.folder().join("data")
+}
+
+fn beside_server(program: &str) -> Result<PathBuf> {
+    let beside = install::POSTGRES.find()?.with_file_name(program);
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    on_path(program).with_context(|| format!("PostgreSQL's {program} is not installed"))
+}
+
+fn create_cluster(data: &Path) -> Result<()> {
+    fs::create_dir(data)?;
+    if let Some(user) = service_user() {
+        run(Command::new("chown").arg(user).arg(data))?;
+    }
+    run(command(beside_server("initdb")?, service_user())?
+        .args(["--username", "postgres", "--auth", "trust"])
+        .args(["--encoding", "UTF8", "--locale", "C"])
+        .args(["--no-sync", "--no-instructions", "--pgdata"])
+        .arg(data))
+}
+
+fn launch(slot: &Slot, settings: &[(String, String)]) -> Result<Process> {
+    let mut command = command(install::POSTGRES.find()?, service_user())?;
+    command
+        .arg("-D")
+        .arg(data_folder(slot))
+        .args(["-p", &slot.port().to_string()]);
+    for (name, value) in settings {
+        command.arg("-c").arg(format!("{name}={value}"));
+    }
+    let mut process = Process::spawn("postgres", command, &slot.folder().join("log"))?;
+    process.wait_until(TIMEOUT, || answers(slot.port()))?;
+    Ok(process)
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    // A folder that the user it runs as may enter.
+    let output = command.current_dir("/").output()?;
+    ensure!(
+        output.status.success(),
+        "{command:?} failed:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}

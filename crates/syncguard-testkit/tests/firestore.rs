@@ -1,0 +1,14 @@
+//! The emulator is up when started and gone when dropped.
+
+use std::net::TcpStream;
+
+use syncguard_testkit::FirestoreEmulator;
+
+#[test]
+fn it_answers_until_dropped() {
+    let emulator = FirestoreEmulator::start().unwrap();
+    let host = emulator.host();
+    TcpStream::connect(&host).unwrap();
+    drop(emulator);
+    TcpStream::connect(&host).unwrap_err();
+}
