@@ -200,10 +200,8 @@ async fn a_release_whose_reply_is_lost_can_be_repeated() {
 async fn giving_back_ends_with_the_ttl_and_leaves_no_task() {
     let faulty = FaultyStore::default();
     faulty.plan(Operation::Acquire, [Fault::LoseReply]);
-    faulty.plan(
-        Operation::Release,
-        [Fault::Refuse(ErrorCode::ServiceUnavailable); 10_000],
-    );
+    let away = Fault::Refuse(ErrorCode::ServiceUnavailable);
+    faulty.plan(Operation::Release, std::iter::repeat_n(away, 10_000));
     let backend = faulty.managed();
     assert!(acquire(&backend, "k", MINUTE).await.is_err());
     backend.drain(MINUTE / 2).await.unwrap_err();
