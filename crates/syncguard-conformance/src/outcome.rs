@@ -1,0 +1,89 @@
+//! What a case comes to.
+
+use std::error::Error;
+use std::fmt;
+use std::panic::Location;
+
+use syncguard_core::LockError;
+
+/// How a case ended that did not fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Outcome {
+    /// The backend did all that the case asked for.
+    Passed,
+    /// The case does not apply to this backend or harness, for the reason given.
+    Skipped(&'static str),
+}
+
+/// Why a case failed: what was expected, what was seen, and where the case says so.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Failure(String);
+
+/// What a case returns.
+pub type CaseResult = Result<Outcome, Failure>;
+
+impl Failure {
+    /// A failure with a message.
+    #[must_use]
+    #[track_caller]
+    pub fn new(message: impl fmt::Display) -> Self {
+        let place = Location::caller();
+        Self(format!("{message} ({}:{})", place.file(), place.line()))
+    }
+
+    /// A failure without a place: the case did not come to an end.
+    pub(crate) fn unplaced(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
+
+impl From<LockError> for Failure {
+    #[track_caller]
+    fn from(error: LockError) -> Self {
+        let mut message = format!("expected an answer, saw the error: {error}");
+        let mut link = error.source();
+        while let Some(cause) = link {
+            message.push_str(&format!(": {cause}"));
+            link = cause.source();
+        }
+        Self::new(message)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Failure {}
+
+/// Fails with `message` unless `condition` holds.
+#[track_caller]
+pub(crate) fn require(condition: bool, message: impl fmt::Display) -> Result<(), Failure> {
+    if condition {
+        Ok(())
+    } else {
+        Err(Failure::new(message))
+    }
+}
+
+/// Fails unless what was seen is what was expected.
+#[track_caller]
+pub(crate) fn same<T: PartialEq + fmt::Debug>(
+    what: &str,
+    seen: T,
+    expected: T,
+) -> Result<(), Failure> {
+    require(
+        seen == expected,
+        format_args!("{what}: expected {expected:?}, saw {seen:?}"),
+    )
+}

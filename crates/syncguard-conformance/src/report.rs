@@ -1,0 +1,113 @@
+//! [`Report`]: what came of a run, for people and as JSON.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How a case ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// The backend did all that the case asked for.
+    Passed,
+    /// It did not.
+    Failed,
+    /// The case does not apply to this backend or harness.
+    Skipped,
+}
+
+impl Status {
+    /// The status as the report spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "failed",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What came of one case.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CaseReport {
+    /// The case's name, such as `acquire::contention_changes_nothing`.
+    pub name: &'static str,
+    /// The clauses of the contract that it proves.
+    pub clauses: &'static [&'static str],
+    /// How it ended.
+    pub status: Status,
+    /// How long it took, in milliseconds.
+    pub ms: u64,
+    /// Why it failed or was skipped. Absent from the JSON of a case that passed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+/// What came of a run. `Display` is a page for people; `Serialize` is the report to publish.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// How many cases passed.
+    pub passed: usize,
+    /// How many failed.
+    pub failed: usize,
+    /// How many do not apply.
+    pub skipped: usize,
+    /// Each case, in the order of [`cases`](crate::cases()).
+    pub cases: Vec<CaseReport>,
+}
+
+impl Report {
+    pub(crate) fn new(cases: Vec<CaseReport>) -> Self {
+        let count = |status| cases.iter().filter(|case| case.status == status).count();
+        Self {
+            passed: count(Status::Passed),
+            failed: count(Status::Failed),
+            skipped: count(Status::Skipped),
+            cases,
+        }
+    }
+
+    /// Whether the backend conforms as far as it was asked: something passed and nothing failed.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        self.failed == 0 && self.passed > 0
+    }
+
+    /// The case of this name, if it was run.
+    #[must_use]
+    pub fn case(&self, name: &str) -> Option<&CaseReport> {
+        self.cases.iter().find(|case| case.name == name)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for case in &self.cases {
+            writeln!(
+                f,
+                "{:7} {:>6} ms  {} [{}]",
+                case.status,
+                case.ms,
+                case.name,
+                case.clauses.join(" ")
+            )?;
+            if let Some(detail) = &case.detail {
+                writeln!(f, "                   {detail}")?;
+            }
+        }
+        write!(
+            f,
+            "{} passed, {} failed, {} skipped",
+            self.passed, self.failed, self.skipped
+        )
+    }
+}

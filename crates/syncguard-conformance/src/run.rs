@@ -1,0 +1,172 @@
+//! [`run`]: all cases on one store, side by side.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use tokio::task::{JoinError, JoinHandle};
+
+use crate::registry::{Case, registry};
+use crate::{Bench, CaseReport, CaseResult, Failure, Harness, Outcome, Report, Status};
+
+/// Cases side by side when nothing is said.
+pub const DEFAULT_CONCURRENCY: usize = 8;
+
+/// How long a case may take when nothing is said.
+pub const DEFAULT_CASE_TIMEOUT: Duration = Duration::from_secs(120);
+
+type OnCase = Arc<dyn Fn(&CaseReport) + Send + Sync>;
+
+/// How [`run`] goes about it.
+#[derive(Clone)]
+pub struct RunOptions {
+    concurrency: usize,
+    case_timeout: Duration,
+    filter: Option<String>,
+    on_case: Option<OnCase>,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self {
+            concurrency: DEFAULT_CONCURRENCY,
+            case_timeout: DEFAULT_CASE_TIMEOUT,
+            filter: None,
+            on_case: None,
+        }
+    }
+}
+
+impl RunOptions {
+    /// The defaults, each named at its setter.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many cases run side by side; at least one. Default: 8.
+    #[must_use]
+    pub fn with_concurrency(mut self, concurrency: usize) -> Self {
+        self.concurrency = concurrency.max(1);
+        self
+    }
+
+    /// After how long a case counts as failed. Default: 120 s.
+    #[must_use]
+    pub fn with_case_timeout(mut self, timeout: Duration) -> Self {
+        self.case_timeout = timeout;
+        self
+    }
+
+    /// Runs only the cases whose name contains this text. Default: all.
+    #[must_use]
+    pub fn with_filter(mut self, part_of_name: impl Into<String>) -> Self {
+        self.filter = Some(part_of_name.into());
+        self
+    }
+
+    /// Called as each case ends, in the order in which they end. Default: nothing.
+    #[must_use]
+    pub fn with_on_case(mut self, callback: impl Fn(&CaseReport) + Send + Sync + 'static) -> Self {
+        self.on_case = Some(Arc::new(callback));
+        self
+    }
+}
+
+impl fmt::Debug for RunOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunOptions")
+            .field("concurrency", &self.concurrency)
+            .field("case_timeout", &self.case_timeout)
+            .field("filter", &self.filter)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Runs the suite on the harness's store and reports on every case.
+///
+/// A panic inside a case is a failure of that case.
+///
+/// # Panics
+/// Outside a Tokio runtime with time enabled. A multi-threaded one is advised: the cases about
+/// concurrency prove more on it.
+///
+/// # Cancel safety
+/// Dropping the future ends the cases under way. Locks that they held end with their TTL.
+pub async fn run<H: Harness>(harness: Arc<H>, options: RunOptions) -> Report {
+    let chosen = registry::<H>().into_iter().filter(|case| {
+        let filter = options.filter.as_deref();
+        filter.is_none_or(|part| case.info.name.contains(part))
+    });
+    let mut done: Vec<(usize, CaseReport)> = stream::iter(chosen.enumerate())
+        .map(|(index, case)| {
+            let (harness, timeout) = (Arc::clone(&harness), options.case_timeout);
+            async move { (index, report_on(case, harness, timeout).await) }
+        })
+        .buffer_unordered(options.concurrency)
+        .inspect(|(_, report)| {
+            if let Some(callback) = &options.on_case {
+                callback(report);
+            }
+        })
+        .collect()
+        .await;
+    done.sort_by_key(|(index, _)| *index);
+    Report::new(done.into_iter().map(|(_, report)| report).collect())
+}
+
+async fn report_on<H: Harness>(case: Case<H>, harness: Arc<H>, timeout: Duration) -> CaseReport {
+    let started = Instant::now();
+    let result = match Bench::new(harness) {
+        Ok(bench) => settle((case.run)(bench), timeout).await,
+        Err(failure) => Err(failure),
+    };
+    let (status, detail) = match result {
+        Ok(Outcome::Passed) => (Status::Passed, None),
+        Ok(Outcome::Skipped(reason)) => (Status::Skipped, Some(reason.to_owned())),
+        Err(failure) => (Status::Failed, Some(failure.to_string())),
+    };
+    CaseReport {
+        name: case.info.name,
+        clauses: case.info.clauses,
+        status,
+        ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        detail,
+    }
+}
+
+/// Awaits a case on a task of its own, and makes failures of its panics and of its hanging.
+pub(crate) async fn settle(
+    case: impl Future<Output = CaseResult> + Send + 'static,
+    timeout: Duration,
+) -> CaseResult {
+    let mut task = AbortOnDrop(tokio::spawn(case));
+    match tokio::time::timeout(timeout, &mut task.0).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(error)) => Err(Failure::unplaced(format!(
+            "it panicked: {}",
+            message(error)
+        ))),
+        Err(_) => Err(Failure::unplaced(format!("no end within {timeout:?}"))),
+    }
+}
+
+struct AbortOnDrop(JoinHandle<CaseResult>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn message(error: JoinError) -> String {
+    let Ok(panic) = error.try_into_panic() else {
+        return "cancelled".to_owned();
+    };
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "with a value that is no text".to_owned())
+}

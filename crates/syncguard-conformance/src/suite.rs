@@ -1,0 +1,88 @@
+//! [`suite!`](crate::suite): one test per case.
+
+use std::future::Future;
+use std::io::Write as _;
+use std::sync::Arc;
+
+use crate::run::settle;
+use crate::{Bench, CaseResult, DEFAULT_CASE_TIMEOUT, Harness, Outcome};
+
+/// Makes one `#[test]` of every case, under the name it has in [`cases`](crate::cases()).
+///
+/// The argument makes a [`Harness`]. It is evaluated anew for every test, inside that test's
+/// runtime, and may await: `suite!(RedisHarness::from_env())`, `suite!(PgHarness::start().await)`.
+/// A harness that all tests share can live in a static: an `Arc` of a harness is a harness.
+///
+/// The tests live in modules (`keys`, `acquire`, ...) beside the macro. To run the suite on
+/// several set-ups in one file, put each into a module of its own:
+///
+/// ```
+/// # mod harness { include!("../tests/support/memory.rs"); }
+/// # use harness::MemoryHarness;
+/// mod fresh {
+///     use super::*;
+///     syncguard_conformance::suite!(MemoryHarness::default());
+/// }
+/// ```
+///
+/// A case that does not apply says so on stderr, whether or not output is captured.
+#[macro_export]
+macro_rules! suite {
+    ($harness:expr $(,)?) => {
+        $crate::__for_each_case! { [$crate::__suite_tests] [$harness] }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __suite_tests {
+    ([$harness:expr] $($group:ident {
+        $($case:ident [$($clause:ident)+] $summary:literal;)+
+    })+) => {
+        $(mod $group {
+            #[allow(unused_imports)]
+            use super::*;
+            $(
+                #[doc = $summary]
+                #[test]
+                fn $case() {
+                    $crate::__run_test(
+                        concat!(stringify!($group), "::", stringify!($case)),
+                        async { $harness },
+                        $crate::cases::$group::$case,
+                    );
+                }
+            )+
+        })+
+    };
+}
+
+/// Runs one case on a runtime of its own.
+///
+/// # Panics
+/// If the case fails: it is the body of a test.
+#[doc(hidden)]
+#[expect(clippy::expect_used, clippy::panic, reason = "the body of a test")]
+pub fn __run_test<H, C>(name: &str, harness: impl Future<Output = H>, case: fn(Bench<H>) -> C)
+where
+    H: Harness,
+    C: Future<Output = CaseResult> + Send + 'static,
+{
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let result = runtime.block_on(async {
+        let bench = Bench::new(Arc::new(harness.await))?;
+        settle(case(bench), DEFAULT_CASE_TIMEOUT).await
+    });
+    match result {
+        Ok(Outcome::Passed) => {}
+        // Not by a macro: the test harness would keep that to itself.
+        Ok(Outcome::Skipped(reason)) => {
+            let _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
+        }
+        Err(failure) => panic!("{name}: {failure}"),
+    }
+}

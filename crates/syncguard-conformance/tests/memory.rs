@@ -1,0 +1,8 @@
+//! The suite on the memory backend: what a backend's `tests/conformance.rs` looks like.
+
+#[path = "support/memory.rs"]
+mod harness;
+
+use harness::MemoryHarness;
+
+syncguard_conformance::suite!(MemoryHarness::default());

@@ -1,0 +1,20 @@
+use syncguard_conformance::Harness;
+use syncguard_core::{LockError, LockKey};
+use syncguard_memory::{MemoryBackend, MemoryStore};
+
+/// Every client gets a policy, and so background work, of its own.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryHarness(MemoryStore);
+
+impl Harness for MemoryHarness {
+    type Backend = MemoryBackend;
+
+    async fn connect(&self) -> Result<MemoryBackend, LockError> {
+        Ok(MemoryBackend::new(self.0.clone()))
+    }
+
+    async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
+        self.0.set_fence_counter(key, counter);
+        Ok(true)
+    }
+}
