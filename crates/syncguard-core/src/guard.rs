@@ -3,15 +3,17 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
+use crate::extend::Renewal;
 use crate::managed::{current_runtime, timed_out};
 use crate::{
-    AcquireResult, ExtendResult, Fence, LockError, LockId, LockKey, ManagedBackend, Operation,
-    Policy, ReleaseResult, Ttl,
+    AcquireResult, AutoExtend, ExtendResult, Fence, LockError, LockId, LockKey, ManagedBackend,
+    Operation, Policy, ReleaseResult, Ttl,
 };
 
 /// Takes the lock on `key` for `ttl` in a single attempt; `None` if someone else holds it.
@@ -67,14 +69,20 @@ pub(crate) async fn attempt<B: ManagedBackend>(
         id,
         fence: grant.fence,
         expires_at_ms: AtomicI64::new(grant.expires_at_ms),
-        deadline: AtomicU64::new(nanos(started.saturating_add(ttl.as_duration()))),
+        gone: AtomicBool::new(false),
+        deadline: watch::Sender::new(started.saturating_add(ttl.as_duration())),
     }));
     Ok(Some(LockGuard {
         lease,
         runtime,
+        ttl,
+        renewal: None,
         armed: true,
     }))
 }
+
+/// How often a watcher of a lease looks up, lest a suspended machine's timers let it sleep on.
+const LONGEST_NAP: Duration = Duration::from_secs(1);
 
 /// What a holder knows about its lease, and what it can do with it.
 ///
@@ -88,8 +96,10 @@ struct Held<B: ManagedBackend> {
     id: LockId,
     fence: B::Fence,
     expires_at_ms: AtomicI64,
-    /// Nanoseconds by the policy's clock.
-    deadline: AtomicU64,
+    /// Whether the store has said that this id holds nothing any more.
+    gone: AtomicBool,
+    /// The end of the lease by the policy's clock.
+    deadline: watch::Sender<Duration>,
 }
 
 impl<B: ManagedBackend<Fence = Fence>> Lease<B> {
@@ -132,8 +142,10 @@ impl<B: ManagedBackend> Lease<B> {
     /// request left. So it errs on the safe side by one network delay.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        let deadline = Duration::from_nanos(self.0.deadline.load(Ordering::Acquire));
-        deadline.saturating_sub(self.policy().clock().now())
+        self.0
+            .deadline
+            .borrow()
+            .saturating_sub(self.policy().clock().now())
     }
 
     /// Whether any of the lease is left.
@@ -159,23 +171,73 @@ impl<B: ManagedBackend> Lease<B> {
         LockError: From<T::Error>,
     {
         let ttl = ttl.try_into()?;
-        let renewed = nanos(
-            self.policy()
-                .clock()
-                .now()
-                .saturating_add(ttl.as_duration()),
-        );
+        let renewed = self
+            .policy()
+            .clock()
+            .now()
+            .saturating_add(ttl.as_duration());
         // Should the answer never come, the store may still have shortened the lease.
-        self.0.deadline.fetch_min(renewed, Ordering::AcqRel);
+        self.0.deadline.send_if_modified(|deadline| {
+            let shortened = renewed < *deadline;
+            *deadline = renewed.min(*deadline);
+            shortened
+        });
         let answer = self.0.backend.extend(&self.0.id, ttl).await?;
         match answer {
             ExtendResult::Extended { expires_at_ms } => {
                 self.0.expires_at_ms.store(expires_at_ms, Ordering::Relaxed);
-                self.0.deadline.store(renewed, Ordering::Release);
+                self.0.deadline.send_replace(renewed);
             }
-            ExtendResult::NotHeld { .. } => self.0.deadline.store(0, Ordering::Release),
+            ExtendResult::NotHeld { .. } => {
+                self.0.gone.store(true, Ordering::Relaxed);
+                self.end();
+            }
         }
         Ok(answer)
+    }
+
+    /// Resolves once the lease is over: at its local deadline, when the store has said that the
+    /// lock is gone, or when it was released.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use syncguard_core::acquire;
+    /// # use syncguard_memory::MemoryBackend;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), syncguard_core::LockError> {
+    /// # let backend = MemoryBackend::default();
+    /// # async fn work() {}
+    /// let guard = acquire(&backend, "job:nightly", Duration::from_secs(60)).await?.unwrap();
+    /// tokio::select! {
+    ///     () = work() => {}
+    ///     () = guard.lost() => eprintln!("stop writing: the lock is no longer ours"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Safe: it only watches.
+    pub async fn lost(&self) {
+        let mut deadline = self.0.deadline.subscribe();
+        loop {
+            let remaining = self.remaining();
+            if remaining.is_zero() {
+                return;
+            }
+            // Timers stand still while the machine is suspended; the deadline does not.
+            let nap = remaining.min(LONGEST_NAP);
+            // An error would mean that the sender is gone, which `self` keeps.
+            drop(tokio::time::timeout(nap, deadline.changed()).await);
+        }
+    }
+
+    /// Nothing of the lease is left.
+    fn end(&self) {
+        self.0.deadline.send_replace(Duration::ZERO);
+    }
+
+    /// Whether the store itself has said that the lock is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.gone.load(Ordering::Relaxed)
     }
 
     fn policy(&self) -> &Policy {
@@ -213,6 +275,8 @@ impl<B: ManagedBackend> fmt::Debug for Lease<B> {
 pub struct LockGuard<B: ManagedBackend> {
     lease: Lease<B>,
     runtime: Handle,
+    ttl: Ttl,
+    renewal: Option<Renewal>,
     armed: bool,
 }
 
@@ -228,10 +292,33 @@ impl<B: ManagedBackend> LockGuard<B> {
     /// # Cancel safety
     /// Safe: dropped at any point, the release goes on in the background.
     pub async fn release(mut self) -> Result<ReleaseResult, LockError> {
+        if let Some(renewal) = self.renewal.take() {
+            renewal.stop().await;
+        }
         let answer = self.lease.0.backend.release(&self.lease.0.id).await;
         // Failed or not, from here on it is the backend's policy that persists.
         self.armed = false;
+        self.lease.end();
         answer.map_err(|error| error.with_key(&self.lease.0.key))
+    }
+
+    /// Keeps the lease alive until the guard is released or dropped.
+    ///
+    /// Watch [`lost`](Lease::lost) beside the work: the lease can still be lost.
+    pub fn with_auto_extend(mut self, options: AutoExtend) -> Self {
+        self.renewal = Some(Renewal::start(
+            &self.runtime,
+            self.lease.clone(),
+            self.ttl,
+            options,
+        ));
+        self
+    }
+
+    /// Lets go of a lease that is lost. Nothing is released where the store has said that there
+    /// is nothing to release.
+    pub(crate) fn abandon(mut self) {
+        self.armed = !self.lease.is_gone();
     }
 
     /// Keeps the lock beyond the guard, until someone releases it by its id or the TTL ends it.
@@ -263,11 +350,17 @@ impl<B: ManagedBackend> fmt::Debug for LockGuard<B> {
 
 impl<B: ManagedBackend> Drop for LockGuard<B> {
     fn drop(&mut self) {
+        let renewal = self.renewal.take();
         if !self.armed {
             return;
         }
+        self.lease.end();
         let lease = self.lease.clone();
         self.lease.policy().spawn(&self.runtime, async move {
+            if let Some(renewal) = renewal {
+                renewal.stop().await;
+                lease.end();
+            }
             if let Err(error) = dispose(&lease).await {
                 lease
                     .policy()
@@ -290,8 +383,4 @@ async fn dispose<B: ManagedBackend>(lease: &Lease<B>) -> Result<ReleaseResult, L
                 .with_operation(Operation::Release)
                 .with_lock_id(&lease.0.id))
         })
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

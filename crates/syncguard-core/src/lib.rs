@@ -47,6 +47,7 @@ mod clock;
 mod contract;
 mod erased;
 mod error;
+mod extend;
 mod fence;
 mod guard;
 mod hash;
@@ -70,6 +71,7 @@ pub use crate::cancel::Cancellable;
 pub use crate::contract::{Clause, clauses};
 pub use crate::erased::AnyBackend;
 pub use crate::error::{ErrorCode, LockError, Operation, WaitSummary};
+pub use crate::extend::AutoExtend;
 pub use crate::fence::{
     FENCE_DIGITS, FENCE_MAX, FENCE_WARN, Fence, FenceToken, NoFence, format_fence, has_fence,
 };

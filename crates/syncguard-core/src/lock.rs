@@ -11,8 +11,8 @@ use crate::error::WaitSummary;
 use crate::guard::attempt;
 use crate::ttl::DEFAULT_TTL;
 use crate::{
-    Backoff, ErrorCode, Jitter, Lease, LockError, LockGuard, LockKey, ManagedBackend, Operation,
-    ReleaseResult, Ttl, hash_key,
+    AutoExtend, Backoff, ErrorCode, Jitter, Lease, LockError, LockGuard, LockKey, ManagedBackend,
+    Operation, ReleaseResult, Ttl, hash_key,
 };
 
 /// Further attempts after the first, when none are given.
@@ -45,6 +45,7 @@ pub struct LockOptions {
     jitter: Jitter,
     timeout: Duration,
     cancellation: Option<CancellationToken>,
+    auto_extend: Option<AutoExtend>,
 }
 
 impl Default for LockOptions {
@@ -57,6 +58,7 @@ impl Default for LockOptions {
             jitter: Jitter::default(),
             timeout: DEFAULT_LOCK_TIMEOUT,
             cancellation: None,
+            auto_extend: None,
         }
     }
 }
@@ -117,6 +119,16 @@ impl LockOptions {
     #[must_use]
     pub fn with_cancellation(mut self, token: CancellationToken) -> Self {
         self.cancellation = Some(token);
+        self
+    }
+
+    /// Keeps the lease alive while the section runs. Default: off, the TTL is all there is.
+    ///
+    /// If the lease is lost all the same, the section's future is dropped and [`lock()`] fails with
+    /// `LockLost`.
+    #[must_use]
+    pub fn with_auto_extend(mut self, auto_extend: AutoExtend) -> Self {
+        self.auto_extend = Some(auto_extend);
         self
     }
 }
@@ -190,6 +202,8 @@ impl<T> Receipt<T> {
 /// - `InvalidArgument` for a bad key or TTL, before any I/O.
 /// - `AcquisitionTimeout` if the key stayed held; [`LockError::wait`] has the figures.
 /// - `Aborted` if the options' token was cancelled.
+/// - `LockLost` if auto-extension is on and the lease was lost; the section is then dropped at its
+///   current `await`.
 /// - A failure of the store while acquiring. One while releasing is in the receipt.
 ///
 /// # Panics
@@ -218,7 +232,7 @@ where
             error.with_operation(Operation::Lock)
         }
     })?;
-    let value = section(guard.lease()).await;
+    let (guard, value) = hold(guard, options.auto_extend, section).await?;
     let ending = match guard.release().await {
         Ok(ReleaseResult::Released) => Ending::Released,
         Ok(ReleaseResult::NotHeld { .. }) => {
@@ -234,6 +248,41 @@ where
         }
     };
     Ok(Receipt { value, ending })
+}
+
+/// Runs the section, and drops it if a lease that was to be kept alive is lost.
+async fn hold<B, F, T>(
+    guard: LockGuard<B>,
+    auto_extend: Option<AutoExtend>,
+    section: F,
+) -> Result<(LockGuard<B>, T), LockError>
+where
+    B: ManagedBackend,
+    F: AsyncFnOnce(Lease<B>) -> T,
+{
+    let lease = guard.lease();
+    let Some(auto_extend) = auto_extend else {
+        let value = section(lease).await;
+        return Ok((guard, value));
+    };
+    let guard = guard.with_auto_extend(auto_extend);
+    let value = tokio::select! {
+        biased;
+        value = section(lease) => Some(value),
+        () = guard.lost() => None,
+    };
+    match value {
+        Some(value) => Ok((guard, value)),
+        None => {
+            let message = "the lease could not be kept; the section was dropped unfinished";
+            let error = LockError::new(ErrorCode::LockLost, message)
+                .with_operation(Operation::Lock)
+                .with_key(guard.key())
+                .with_lock_id(guard.lock_id());
+            guard.abandon();
+            Err(error)
+        }
+    }
 }
 
 async fn wait_for<B: ManagedBackend>(

@@ -36,6 +36,7 @@ pub struct FaultyStore {
     pub store: MemoryStore,
     plan: Arc<Mutex<HashMap<Operation, VecDeque<Fault>>>>,
     calls: Arc<Mutex<Vec<Operation>>>,
+    in_flight: Arc<Mutex<Vec<Operation>>>,
 }
 
 impl FaultyStore {
@@ -59,6 +60,12 @@ impl FaultyStore {
             .count()
     }
 
+    /// How many calls of an operation have neither been answered nor been dropped.
+    pub fn in_flight(&self, operation: Operation) -> usize {
+        let in_flight = self.in_flight.lock().unwrap();
+        in_flight.iter().filter(|call| **call == operation).count()
+    }
+
     pub fn managed(&self) -> Managed<Self> {
         Managed::new(self.clone())
     }
@@ -73,6 +80,7 @@ impl FaultyStore {
         call: impl Future<Output = Result<T, LockError>>,
     ) -> Result<T, LockError> {
         self.calls.lock().unwrap().push(operation);
+        let _in_flight = InFlight::enter(self.in_flight.clone(), operation);
         let planned = self
             .plan
             .lock()
@@ -98,6 +106,23 @@ impl FaultyStore {
                 call.await
             }
         }
+    }
+}
+
+struct InFlight(Arc<Mutex<Vec<Operation>>>, Operation);
+
+impl InFlight {
+    fn enter(all: Arc<Mutex<Vec<Operation>>>, operation: Operation) -> Self {
+        all.lock().unwrap().push(operation);
+        Self(all, operation)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut all = self.0.lock().unwrap();
+        let index = all.iter().position(|call| *call == self.1);
+        all.remove(index.expect("it was entered"));
     }
 }
 
