@@ -31,11 +31,14 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
+        let background = TaskTracker::new();
+        // Closed, it still takes tasks; it is what makes waiting for them possible.
+        background.close();
         Self {
             operation_timeout: DEFAULT_OPERATION_TIMEOUT,
             dispose_timeout: None,
             on_release_error: None,
-            background: TaskTracker::new(),
+            background,
             clock: Clock::default(),
         }
     }
@@ -131,9 +134,7 @@ impl Policy {
     }
 
     async fn drain(&self, timeout: Duration) -> Result<(), LockError> {
-        self.background.close();
         let drained = tokio::time::timeout(timeout, self.background.wait()).await;
-        self.background.reopen();
         drained.map_err(|_| {
             LockError::new(
                 ErrorCode::NetworkTimeout,

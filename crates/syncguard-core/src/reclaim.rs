@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::{Backoff, Jitter, delay};
 use crate::managed::current_runtime;
-use crate::{LockBackend, LockError, LockId, Policy, ReleaseResult, Ttl};
+use crate::{ErrorCode, LockBackend, LockError, LockId, Policy, ReleaseResult, Ttl};
 
 /// For how long after the first `NotHeld` an abandoned acquire may still arrive at the store: it
 /// can have been overtaken by its own release on another connection.
@@ -112,32 +112,29 @@ impl<B: LockBackend> Job<B> {
         let mut first_not_held = None;
         for attempt in 0.. {
             let call = self.backend.release(&self.id);
-            let answer = tokio::time::timeout(self.policy.operation_timeout(), call).await;
-            match answer {
+            let failure = match timeout(self.policy.operation_timeout(), call).await {
                 Ok(Ok(ReleaseResult::Released)) => return,
                 Ok(Ok(ReleaseResult::NotHeld { .. })) => {
                     let since = *first_not_held.get_or_insert_with(Instant::now);
                     if since.elapsed() >= self.straggler_window {
                         return;
                     }
+                    None
                 }
-                Ok(Err(error)) => self.give_up_late(started, Some(&error)),
-                Err(_) => self.give_up_late(started, None),
-            }
+                Ok(Err(error)) => Some(error.code()),
+                Err(_) => Some(ErrorCode::NetworkTimeout),
+            };
             if started.elapsed() >= self.persistence {
+                if let Some(code) = failure {
+                    tracing::warn!(
+                        %code,
+                        "a lock of unknown outcome could not be given back; it ends with its TTL"
+                    );
+                }
                 return;
             }
             let pause = delay(Backoff::Exponential, Jitter::Equal, FIRST_DELAY, attempt);
-            tokio::time::sleep(pause.min(LONGEST_DELAY)).await;
-        }
-    }
-
-    fn give_up_late(&self, started: Instant, error: Option<&LockError>) {
-        if started.elapsed() >= self.persistence {
-            tracing::warn!(
-                code = error.map(|error| error.code().as_str()),
-                "a lock of unknown outcome could not be given back; it ends with its TTL"
-            );
+            sleep(pause.min(LONGEST_DELAY)).await;
         }
     }
 }

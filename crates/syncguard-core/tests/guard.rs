@@ -142,6 +142,21 @@ async fn drain_says_when_releases_are_still_pending() {
     until_free(&faulty.store, "k").await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_gives_up_does_not_blind_another() {
+    let faulty = FaultyStore::default();
+    faulty.plan(
+        Operation::Release,
+        [Fault::DelayRequest(Duration::from_secs(3))],
+    );
+    let backend = faulty.managed();
+    drop(acquire(&backend, "k", MINUTE).await.unwrap().unwrap());
+    let (impatient, patient) =
+        tokio::join!(backend.drain(Duration::from_secs(1)), backend.drain(MINUTE));
+    assert!(impatient.is_err());
+    patient.unwrap();
+}
+
 #[test]
 fn dropped_outside_any_runtime_it_is_released_by_the_one_that_took_it() {
     let store = MemoryStore::new();
