@@ -1,0 +1,124 @@
+//! The life of a lock: taken, contended, extended, waited for, fenced, released by its id.
+//!
+//! ```sh
+//! cargo run --example quickstart
+//! SYNCGUARD_REDIS_URL=redis://127.0.0.1:6379 cargo run --example quickstart
+//! ```
+
+use std::error::Error;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use syncguard_core::{
+    AnyBackend, Fence, LockBackend, LockError, LockOptions, acquire, lock, release,
+};
+use syncguard_memory::MemoryBackend;
+
+const KEY: &str = "report:daily";
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    // Clients of one store, as three processes would have them.
+    let (alice, bob, carol) = (connect().await?, connect().await?, connect().await?);
+    println!("store: {}\n", alice.capabilities().backend);
+
+    // A single attempt. Contention is a value, not an error, and is known at once.
+    let Some(guard) = acquire(&alice, KEY, Duration::from_secs(10)).await? else {
+        return Err(format!("{KEY} is held, perhaps by another run; try again in 10 s").into());
+    };
+    let old_fence = guard.fence();
+    say(
+        "Alice",
+        "takes the lock for 10 s",
+        format!("fence {old_fence}"),
+    );
+    let refused = acquire(&bob, KEY, Duration::from_secs(10)).await?.is_none();
+    say(
+        "Bob",
+        "asks for the same key",
+        if refused { "refused" } else { "granted" },
+    );
+
+    // Every write carries the fence of the lock that it was made under.
+    let mut ledger = Ledger::default();
+    say("Alice", "writes", ledger.write(old_fence));
+
+    let before = guard.remaining();
+    let extended = guard.extend(Duration::from_secs(30)).await?;
+    if extended.expires_at_ms().is_none() {
+        return Err("the lease had run out before it was extended".into());
+    }
+    let after = guard.remaining();
+    say(
+        "Alice",
+        "extends her lease",
+        format!("{before:.1?} left -> {after:.1?} left"),
+    );
+
+    // `lock` waits for the key, runs the section, and gives the key back.
+    let waiting = tokio::spawn(async move {
+        let started = Instant::now();
+        lock(&bob, KEY, LockOptions::new(), async |lease| {
+            (started.elapsed(), lease.fence())
+        })
+        .await
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    say("Alice", "releases", format!("{:?}", guard.release().await?));
+    let (waited, new_fence) = waiting.await??.into_value();
+    say(
+        "Bob",
+        "has waited and gets the lock",
+        format!("fence {new_fence}, after {waited:.0?}"),
+    );
+    say("Bob", "writes", ledger.write(new_fence));
+
+    // A write of Alice's that was held up on its way. No lock can stop it; the fence does.
+    say("Alice", "has a late write arrive", ledger.write(old_fence));
+
+    // The lock id is all it takes to release a lock, from any process.
+    let Some(guard) = acquire(&alice, KEY, Duration::from_secs(10)).await? else {
+        return Err(format!("{KEY} was taken by someone else").into());
+    };
+    let job = guard.detach();
+    say(
+        "Alice",
+        "takes it, hands the lock id on",
+        format!("fence {}", job.fence()),
+    );
+    let first = release(&carol, job.lock_id()).await?;
+    say(
+        "Carol",
+        "releases by the lock id alone",
+        format!("{first:?}"),
+    );
+    let second = release(&carol, job.lock_id()).await?;
+    say("Carol", "releases it once more", format!("{second:?}"));
+    Ok(())
+}
+
+/// A new client of the store that the environment names.
+async fn connect() -> Result<AnyBackend, LockError> {
+    static IN_PROCESS: LazyLock<MemoryBackend> = LazyLock::new(MemoryBackend::default);
+    Ok(AnyBackend::new(IN_PROCESS.clone()))
+}
+
+/// A resource that takes no write older than the newest it has seen: the other half of a lock.
+#[derive(Default)]
+struct Ledger {
+    newest: Option<Fence>,
+}
+
+impl Ledger {
+    fn write(&mut self, fence: Fence) -> String {
+        if let Some(newest) = self.newest.filter(|newest| fence < *newest) {
+            return format!("refused: {fence} is older than {newest}");
+        }
+        self.newest = Some(fence);
+        "accepted".to_owned()
+    }
+}
+
+fn say(who: &str, does: &str, outcome: impl std::fmt::Display) {
+    println!("{who:5} {does:32} {outcome}");
+}
