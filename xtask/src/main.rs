@@ -1,1 +1,67 @@
-fn main() {}
+//! The workspace's own commands: `cargo xtask --help`.
+//!
+//! Each task is a module with its options and a `run`. What they know of the stores is in
+//! [`backends`]: a new backend is a file there and a line in its list.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+mod backends;
+mod ci;
+mod clauses;
+mod conformance;
+mod services;
+mod step;
+mod tally;
+mod test;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "The workspace's own commands"
+)]
+enum Task {
+    /// Everything: servers, unit, integration, doc and compile-fail tests, the suite on each store
+    ///
+    /// Installs what is missing where it can (as root on Debian or Ubuntu) and says what to
+    /// install where it cannot. Servers run on free loopback ports in temporary folders and are
+    /// stopped at the end. A store whose variable is set (SYNCGUARD_REDIS_URL, ...) is used as it
+    /// runs.
+    Test,
+    /// The conformance suite, as a matrix of cases by stores
+    Conformance(conformance::Options),
+    /// Servers for development, in the background
+    Services(services::Options),
+    /// What continuous integration runs: formatting, lints, documentation, tests
+    Ci,
+}
+
+fn main() -> ExitCode {
+    let done = match Task::parse() {
+        Task::Test => test::run(),
+        Task::Conformance(options) => conformance::run(&options),
+        Task::Services(options) => services::run(&options),
+        Task::Ci => ci::run(),
+    };
+    match done {
+        Ok(Verdict::Passed) => ExitCode::SUCCESS,
+        Ok(Verdict::Failed) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// How a task that ran to its end has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+enum Verdict {
+    Passed,
+    Failed,
+}
+
+type Done = Result<Verdict>;

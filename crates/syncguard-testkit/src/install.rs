@@ -43,6 +43,9 @@ pub const FIRESTORE: Tool = Tool {
     find: crate::firestore::find_emulator,
 };
 
+/// All that the workspace's tests need.
+pub const ALL: &[Tool] = &[REDIS, POSTGRES, PGBOUNCER, FIRESTORE];
+
 impl Tool {
     /// Where the program is.
     ///

@@ -1,0 +1,30 @@
+//! `cargo xtask ci`: what continuous integration runs.
+
+use crate::step::{cargo, run as step};
+use crate::{Done, test};
+
+pub(crate) fn run() -> Done {
+    let mut docs = cargo(["doc", "--workspace", "--no-deps"]);
+    docs.env("RUSTDOCFLAGS", "-D warnings");
+    let checks = [
+        ("formatting", cargo(["fmt", "--all", "--check"])),
+        (
+            "lints",
+            cargo([
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ]),
+        ),
+        ("documentation", docs),
+    ];
+    let mut results = Vec::new();
+    for (what, mut command) in checks {
+        results.push((what, step(what, &mut command)?));
+    }
+    results.extend(test::all()?);
+    Ok(test::summarise(&results))
+}

@@ -1,0 +1,252 @@
+//! `cargo xtask conformance`: the suite on each store, as a matrix and as JSON.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::builder::PossibleValuesParser;
+use serde::Serialize;
+use syncguard_conformance::{CaseReport, Report, RunOptions, Status, cases};
+use tokio::task::JoinSet;
+
+use crate::Done;
+use crate::backends::{Backend, Running, chosen, names, obtain_all};
+use crate::tally::Tally;
+
+const PROGRESS: Duration = Duration::from_secs(5);
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Stores to run it on, separated by commas [default: all]
+    ///
+    /// A store that is asked for and cannot be started is a failure.
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(names()))]
+    backend: Vec<String>,
+    /// Write a JSON report to this file
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Run only the cases whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+}
+
+/// What came of the suite on one store.
+#[derive(Serialize)]
+struct Column {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+    /// Why it could not be run at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    cases: Vec<CaseReport>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    backends: BTreeMap<&'static str, &'a Column>,
+}
+
+type Matrix = Vec<(&'static Backend, Column)>;
+
+pub(crate) fn run(options: &Options) -> Done {
+    let stores = obtain_all(&chosen(&options.backend));
+    let tally = run_on(&stores, options.filter.as_deref(), options.report.as_ref())?;
+    println!("{tally}");
+    Ok(tally.verdict())
+}
+
+/// Runs the suite on these stores and prints the matrix.
+pub(crate) fn run_on(
+    stores: &[(&'static Backend, Result<Running>)],
+    filter: Option<&str>,
+    report: Option<&PathBuf>,
+) -> Result<Tally> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let matrix = runtime.block_on(run_suites(stores, filter));
+    print(&matrix);
+    if let Some(path) = report {
+        let backends = matrix
+            .iter()
+            .map(|(backend, column)| (backend.name, column));
+        let document = Document {
+            backends: backends.collect(),
+        };
+        let file =
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        serde_json::to_writer_pretty(BufWriter::new(file), &document)?;
+    }
+    let mut tally = Tally::default();
+    for (_, column) in &matrix {
+        tally += column.tally();
+    }
+    Ok(tally)
+}
+
+async fn run_suites(
+    stores: &[(&'static Backend, Result<Running>)],
+    filter: Option<&str>,
+) -> Matrix {
+    let started = Instant::now();
+    let done = Arc::new(AtomicUsize::new(0));
+    let mut suites = JoinSet::new();
+    let mut matrix = Matrix::new();
+    for (backend, store) in stores {
+        let (backend, name) = (*backend, backend.name);
+        let store = match store {
+            Ok(store) => store,
+            Err(error) => {
+                matrix.push((backend, Column::broken(error)));
+                continue;
+            }
+        };
+        let done = Arc::clone(&done);
+        let mut options = RunOptions::new().with_on_case(move |case| {
+            done.fetch_add(1, Ordering::Relaxed);
+            if case.status == Status::Failed {
+                eprintln!("    {name}: {} failed", case.name);
+            }
+        });
+        if let Some(part) = filter {
+            options = options.with_filter(part);
+        }
+        let suite = (backend.conformance)(store.address.clone(), options);
+        suites.spawn(async move { (backend, suite.await) });
+    }
+    eprintln!(
+        "==> the suite of {} cases on {} stores",
+        cases().len(),
+        suites.len()
+    );
+    let mut progress = tokio::time::interval_at((started + PROGRESS).into(), PROGRESS);
+    loop {
+        tokio::select! {
+            suite = suites.join_next() => match suite {
+                None => break,
+                Some(Ok((backend, report))) => matrix.push((backend, report.into())),
+                Some(Err(error)) => eprintln!("    a suite broke off: {error}"),
+            },
+            _ = progress.tick() => eprintln!(
+                "    {:.0?}: {} cases done, {} stores to go",
+                started.elapsed(),
+                done.load(Ordering::Relaxed),
+                suites.len()
+            ),
+        }
+    }
+    // One that broke off is missing: it counts as failed, like one that never began.
+    for (backend, _) in stores {
+        if !matrix.iter().any(|(done, _)| done.name == backend.name) {
+            matrix.push((backend, Column::broken(&anyhow::anyhow!("it broke off"))));
+        }
+    }
+    matrix.sort_by_key(|(backend, _)| stores.iter().position(|(of, _)| of.name == backend.name));
+    matrix
+}
+
+impl Column {
+    fn broken(error: &anyhow::Error) -> Self {
+        Self {
+            passed: 0,
+            failed: 1,
+            skipped: 0,
+            error: Some(format!("{error:#}")),
+            cases: Vec::new(),
+        }
+    }
+
+    fn tally(&self) -> Tally {
+        Tally {
+            passed: self.passed,
+            failed: self.failed,
+            skipped: self.skipped,
+        }
+    }
+}
+
+impl From<Result<Report>> for Column {
+    fn from(report: Result<Report>) -> Self {
+        match report {
+            Ok(report) => Self {
+                passed: report.passed,
+                failed: report.failed,
+                skipped: report.skipped,
+                error: None,
+                cases: report.cases,
+            },
+            Err(error) => Self::broken(&error),
+        }
+    }
+}
+
+/// One row per case, one column per store, then what failed and what was skipped, with reasons.
+fn print(matrix: &Matrix) {
+    const CELL: usize = 16;
+    let rows: Vec<_> = cases()
+        .into_iter()
+        .filter(|case| {
+            matrix
+                .iter()
+                .any(|(_, column)| column.case(case.name).is_some())
+        })
+        .collect();
+    let width = |lengths: &dyn Fn(&syncguard_conformance::CaseInfo) -> usize| {
+        rows.iter().map(lengths).max().unwrap_or_default()
+    };
+    let name = width(&|case| case.name.len());
+    let clauses = width(&|case| case.clauses.join(" ").len());
+
+    let heads: String = matrix
+        .iter()
+        .map(|(backend, _)| format!("  {:<CELL$}", backend.name))
+        .collect();
+    println!(
+        "{:<name$}  {:<clauses$}{}",
+        "case",
+        "proves",
+        heads.trim_end()
+    );
+    for case in &rows {
+        let cells: String = matrix
+            .iter()
+            .map(|(_, column)| match column.case(case.name) {
+                Some(case) => format!("  {:<7} {:>5} ms", case.status, case.ms),
+                None => format!("  {:<CELL$}", "-"),
+            })
+            .collect();
+        let proves = case.clauses.join(" ");
+        println!(
+            "{:<name$}  {proves:<clauses$}{}",
+            case.name,
+            cells.trim_end()
+        );
+    }
+    println!();
+    for (backend, column) in matrix {
+        if let Some(error) = &column.error {
+            println!("{}: failed: {error}", backend.name);
+        }
+        for case in column
+            .cases
+            .iter()
+            .filter(|case| case.status != Status::Passed)
+        {
+            let detail = case.detail.as_deref().unwrap_or_default();
+            println!("{}: {} {}: {detail}", backend.name, case.status, case.name);
+        }
+    }
+    for (backend, column) in matrix {
+        println!("{}: {}", backend.name, column.tally());
+    }
+}
+
+impl Column {
+    fn case(&self, name: &str) -> Option<&CaseReport> {
+        self.cases.iter().find(|case| case.name == name)
+    }
+}

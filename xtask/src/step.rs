@@ -1,0 +1,78 @@
+//! Running commands as steps, with a line when they begin and one when they end.
+
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::tally::Tally;
+
+/// The cargo that runs this program, in the workspace's folder.
+pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(workspace());
+    command
+}
+
+/// The workspace's folder.
+pub(crate) fn workspace() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// Whether cargo has a subcommand, such as `nextest`.
+pub(crate) fn cargo_has(subcommand: &str) -> bool {
+    cargo([subcommand, "--version"])
+        .output()
+        .is_ok_and(|output| output.status.success())
+}
+
+/// Does something that may take a while, with a line before and after it.
+pub(crate) fn announced<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    eprintln!("==> {what}");
+    let started = Instant::now();
+    let result = work();
+    let verdict = if result.is_ok() { "done" } else { "FAILED" };
+    eprintln!("    {what}: {verdict} in {:.1?}", started.elapsed());
+    result
+}
+
+/// Runs a command to its end; it counts as one test.
+pub(crate) fn run(what: &str, command: &mut Command) -> Result<Tally> {
+    announced(what, || {
+        let status = command
+            .status()
+            .with_context(|| format!("cannot run {command:?}"))?;
+        Ok(Tally::of(status.success()))
+    })
+}
+
+/// Runs a test runner to its end and counts by what its lines say. A failure that no line tells
+/// of, such as one to compile, counts as one.
+pub(crate) fn run_tests(
+    what: &str,
+    mut command: Command,
+    read: impl Fn(&str) -> Tally,
+) -> Result<Tally> {
+    announced(what, || {
+        let (output, writer) = io::pipe()?;
+        command.stdout(writer.try_clone()?).stderr(writer);
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot run {command:?}"))?;
+        // The command holds writers too; the output ends when all are closed.
+        drop(command);
+        let mut tally = Tally::default();
+        for line in BufReader::new(output).split(b'\n') {
+            let line = String::from_utf8_lossy(&line?).into_owned();
+            eprintln!("{line}");
+            tally += read(&line);
+        }
+        if !child.wait()?.success() && tally.failed == 0 {
+            tally += Tally::of(false);
+        }
+        Ok(tally)
+    })
+}

@@ -1,0 +1,170 @@
+//! [`Tally`]: how many tests passed, failed, were skipped; and reading it from test runners.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+use crate::Verdict;
+
+/// Counts of tests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) skipped: usize,
+}
+
+impl Tally {
+    /// A step of its own that did or did not succeed.
+    pub(crate) fn of(succeeded: bool) -> Self {
+        Self {
+            passed: usize::from(succeeded),
+            failed: usize::from(!succeeded),
+            skipped: 0,
+        }
+    }
+
+    /// Nothing failed, and something was there to fail.
+    pub(crate) fn verdict(self) -> Verdict {
+        if self.failed == 0 && self.passed > 0 {
+            Verdict::Passed
+        } else {
+            Verdict::Failed
+        }
+    }
+
+    /// What a line of `cargo nextest run` says in sum:
+    /// `Summary [ 5.2s] 14 tests run: 12 passed (1 slow), 1 failed, 1 timed out, 3 skipped`.
+    pub(crate) fn from_nextest(line: &str) -> Self {
+        let mut tally = Self::default();
+        let Some(("Summary", counts)) = line
+            .trim_start()
+            .split_once(' ')
+            .and_then(|(word, rest)| Some((word, rest.split_once(" run: ")?.1)))
+        else {
+            return tally;
+        };
+        // "(1 slow, 1 flaky)" details what is counted already.
+        let mut depth = 0_usize;
+        let plain: String = counts
+            .chars()
+            .filter(|symbol| {
+                depth += usize::from(*symbol == '(');
+                let keep = depth == 0;
+                depth -= usize::from(*symbol == ')');
+                keep
+            })
+            .collect();
+        for part in plain.split(',') {
+            let Some((count, what)) = part.trim().split_once(' ') else {
+                continue;
+            };
+            tally.count(count, what.trim());
+        }
+        tally
+    }
+
+    /// What a line of `cargo test` says in sum:
+    /// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; ...`.
+    pub(crate) fn from_libtest(line: &str) -> Self {
+        let mut tally = Self::default();
+        let Some(counts) = line.strip_prefix("test result: ") else {
+            return tally;
+        };
+        for part in counts.split([';', '.']) {
+            let Some((count, what)) = part.trim().split_once(' ') else {
+                continue;
+            };
+            tally.count(count, what);
+        }
+        tally
+    }
+
+    fn count(&mut self, count: &str, what: &str) {
+        let Ok(count) = count.parse::<usize>() else {
+            return;
+        };
+        match what {
+            "passed" => self.passed += count,
+            "skipped" | "ignored" => self.skipped += count,
+            "failed" | "timed out" | "exec failed" => self.failed += count,
+            _ => {}
+        }
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            passed,
+            failed,
+            skipped,
+        } = self;
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(tally: Tally, passed: usize, failed: usize, skipped: usize) {
+        assert_eq!(
+            tally,
+            Tally {
+                passed,
+                failed,
+                skipped
+            }
+        );
+    }
+
+    #[test]
+    fn nextest_is_read() {
+        let read = Tally::from_nextest;
+        check(
+            read("     Summary [   5.201s] 14 tests run: 14 passed, 0 skipped"),
+            14,
+            0,
+            0,
+        );
+        let busy = "Summary [ 61.0s] 9/20 tests run: 5 passed (2 slow, 1 flaky), 2 failed, \
+                    1 timed out, 1 exec failed, 3 skipped";
+        check(read(busy), 5, 4, 3);
+        check(
+            read("     Summary [   0.1s] 1 test run: 1 passed, 2 skipped"),
+            1,
+            0,
+            2,
+        );
+        check(
+            read("        PASS [   0.033s] (11/14) redis answers"),
+            0,
+            0,
+            0,
+        );
+    }
+
+    #[test]
+    fn libtest_is_read() {
+        let read = Tally::from_libtest;
+        let line = "test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 4 filtered out; \
+                    finished in 0.00s";
+        check(read(line), 3, 2, 1);
+        check(read("test fences::increase ... ok"), 0, 0, 0);
+    }
+
+    #[test]
+    fn nothing_tested_is_no_success() {
+        assert_eq!(Tally::default().verdict(), Verdict::Failed);
+        assert_eq!(Tally::of(true).verdict(), Verdict::Passed);
+    }
+}

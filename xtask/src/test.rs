@@ -1,0 +1,89 @@
+//! `cargo xtask test`: all set-up and all tests.
+
+use anyhow::Result;
+use syncguard_testkit::install;
+
+use crate::backends::{BACKENDS, Backend, Running, ensure_installed, obtain_all};
+use crate::step::{cargo, cargo_has, run_tests};
+use crate::tally::Tally;
+use crate::{Done, Verdict, clauses, conformance};
+
+/// What came of each step.
+type Results = Vec<(&'static str, Tally)>;
+
+pub(crate) fn run() -> Done {
+    Ok(summarise(&all()?))
+}
+
+/// Runs all tests.
+pub(crate) fn all() -> Result<Results> {
+    ensure_installed(install::ALL)?;
+    let backends: Vec<_> = BACKENDS.iter().collect();
+    let stores = obtain_all(&backends);
+    let variables = variables(&stores);
+
+    Ok(vec![
+        (
+            "unit and integration tests",
+            unit_and_integration(&variables)?,
+        ),
+        ("documentation tests", documentation(&variables)?),
+        (
+            "every clause has a case",
+            Tally::of(clauses::check() == Verdict::Passed),
+        ),
+        ("conformance", conformance::run_on(&stores, None, None)?),
+    ])
+}
+
+/// Prints what came of each step, and the sum in the last line.
+pub(crate) fn summarise(results: &[(&str, Tally)]) -> Verdict {
+    let mut total = Tally::default();
+    println!();
+    for (what, tally) in results {
+        println!("{what}: {tally}");
+        total += *tally;
+    }
+    println!("{total}");
+    total.verdict()
+}
+
+/// The compile-fail cases are among them, as a test of the core.
+fn unit_and_integration(variables: &Variables) -> Result<Tally> {
+    let (mut command, read): (_, fn(&str) -> Tally) = if cargo_has("nextest") {
+        let arguments = ["nextest", "run", "--workspace", "--no-fail-fast"];
+        (cargo(arguments), Tally::from_nextest)
+    } else {
+        let arguments = [
+            "test",
+            "--workspace",
+            "--no-fail-fast",
+            "--lib",
+            "--bins",
+            "--tests",
+        ];
+        (cargo(arguments), Tally::from_libtest)
+    };
+    command.envs(variables.iter().cloned());
+    run_tests("unit and integration tests", command, read)
+}
+
+fn documentation(variables: &Variables) -> Result<Tally> {
+    let mut command = cargo(["test", "--workspace", "--no-fail-fast", "--doc"]);
+    command.envs(variables.iter().cloned());
+    run_tests("documentation tests", command, Tally::from_libtest)
+}
+
+/// Names and values of environment variables.
+type Variables = Vec<(&'static str, String)>;
+
+/// What tells the tests which servers there are.
+fn variables(stores: &[(&'static Backend, Result<Running>)]) -> Variables {
+    stores
+        .iter()
+        .filter_map(|(backend, store)| {
+            let variable = backend.service.as_ref()?.variable;
+            Some((variable, store.as_ref().ok()?.address.clone()))
+        })
+        .collect()
+}
