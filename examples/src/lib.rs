@@ -1,7 +1,23 @@
-//! Holds the README's code, so that it is compiled and run with the documentation tests.
+//! Holds the code of the README and the guides, so that it is compiled and run with the
+//! documentation tests.
 //!
 //! The examples stand beside this crate's manifest: `cargo run --example quickstart`.
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
+
+macro_rules! guides {
+    ($($name:ident: $page:literal),+ $(,)?) => {
+        $(#[cfg(doctest)] #[doc = include_str!($page)] struct $name;)+
+    };
+}
+
+guides! {
+    Concepts: "../../docs/concepts.md",
+    Errors: "../../docs/errors.md",
+    Fencing: "../../docs/fencing.md",
+    Retry: "../../docs/retry-and-cancellation.md",
+    Testing: "../../docs/testing.md",
+    Ttl: "../../docs/ttl-and-auto-extension.md",
+}
