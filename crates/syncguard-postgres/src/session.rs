@@ -1,0 +1,159 @@
+//! One statement on one connection, and what becomes of the connection afterwards.
+
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgRow;
+use sqlx::{Connection as _, PgPool, Postgres, Row as _};
+use syncguard_core::LockError;
+use tokio::runtime::Handle;
+
+use crate::error::{Stage, is_conflict, map, wrong_answer};
+use crate::query::{Statement, Value, Verdict};
+
+/// How long a connection whose caller went away may take to become usable again.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a statement is repeated that the server gave up for the sake of another transaction.
+const CONFLICT_RETRIES: u32 = 20;
+const LONGEST_CONFLICT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Under a stricter isolation, which may be a database's default, a statement that waited for
+/// another fails instead of going on with what the other left.
+pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
+/// Asks a statement about a subject, a key or a lock id.
+pub(crate) async fn ask(
+    pool: &PgPool,
+    transaction_pooler: bool,
+    statement: &Statement,
+    subject: &str,
+    values: &[Value<'_>],
+) -> Result<Verdict, LockError> {
+    let stage = if statement.writes {
+        Stage::Writing
+    } else {
+        Stage::Reading
+    };
+    let mut conflicts = 0;
+    let answer = loop {
+        let mut session = Session::open(pool).await?;
+        let query = bound(statement, subject, values);
+        let answer = if transaction_pooler || conflicts > 0 {
+            session.in_transaction(query).await
+        } else {
+            session.alone(query).await
+        };
+        session.settle();
+        match answer {
+            Err(error) if is_conflict(&error) && conflicts < CONFLICT_RETRIES => {
+                drop(session);
+                tokio::time::sleep(pause(conflicts)).await;
+                conflicts += 1;
+            }
+            answer => break answer,
+        }
+    };
+    let row = answer.map_err(|error| map(error, stage))?;
+    let answer: Option<String> = row.and_then(|row| row.try_get(0).ok());
+    answer
+        .and_then(|answer| Verdict::parse(&answer, statement, subject))
+        .ok_or_else(|| wrong_answer(stage))
+}
+
+type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
+
+fn bound<'q>(statement: &'q Statement, subject: &'q str, values: &[Value<'q>]) -> Query<'q> {
+    let query = sqlx::query(statement.sql.clone())
+        .bind(statement.name.as_str())
+        .bind(subject);
+    values.iter().fold(query, |query, value| match *value {
+        Value::Text(text) => query.bind(text),
+        Value::Number(number) => query.bind(number),
+    })
+}
+
+fn pause(conflicts: u32) -> Duration {
+    let doubled = Duration::from_millis(1).saturating_mul(1 << conflicts.min(10));
+    doubled.min(LONGEST_CONFLICT_PAUSE)
+}
+
+/// A connection that is on loan from a pool.
+pub(crate) struct Session {
+    connection: Option<PoolConnection<Postgres>>,
+    runtime: Handle,
+    settled: bool,
+}
+
+impl Session {
+    pub(crate) async fn open(pool: &PgPool) -> Result<Self, LockError> {
+        let connection = pool.acquire().await.map_err(|error| {
+            let exhausted = pool.size() >= pool.options().get_max_connections();
+            map(error, Stage::Connecting { exhausted })
+        })?;
+        Ok(Self {
+            connection: Some(connection),
+            runtime: Handle::current(),
+            settled: false,
+        })
+    }
+
+    pub(crate) fn connection(&mut self) -> Result<&mut PoolConnection<Postgres>, sqlx::Error> {
+        // Taken by `drop` alone.
+        self.connection.as_mut().ok_or(sqlx::Error::WorkerCrashed)
+    }
+
+    /// Says that the connection is at rest: nothing that was sent is unanswered.
+    pub(crate) fn settle(&mut self) {
+        self.settled = true;
+    }
+
+    /// One round trip, once the connection has prepared the statement.
+    async fn alone(&mut self, query: Query<'_>) -> Result<Option<PgRow>, sqlx::Error> {
+        query.fetch_optional(&mut **self.connection()?).await
+    }
+
+    /// For poolers that keep a connection together for one transaction, and no longer.
+    async fn in_transaction(&mut self, query: Query<'_>) -> Result<Option<PgRow>, sqlx::Error> {
+        let mut transaction = self.connection()?.begin_with(BEGIN).await?;
+        let answer = query
+            .persistent(false)
+            .fetch_optional(&mut *transaction)
+            .await;
+        match answer {
+            Ok(row) => {
+                transaction.commit().await?;
+                Ok(row)
+            }
+            Err(error) => {
+                // The statement's error is the one to tell.
+                let _ = transaction.rollback().await;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let Some(connection) = self.connection.take() else {
+            return;
+        };
+        // The pool spawns a task to take the connection back, wherever this is dropped.
+        let _entered = self.runtime.enter();
+        if self.settled {
+            drop(connection);
+        } else {
+            drop(self.runtime.spawn(recover(connection)));
+        }
+    }
+}
+
+/// Waits out what an abandoned caller had sent. By itself the pool would wait without end, and a
+/// server that hangs would take connection after connection out of use.
+async fn recover(mut connection: PoolConnection<Postgres>) {
+    let at_rest = tokio::time::timeout(RECOVERY_TIMEOUT, connection.ping()).await;
+    if !matches!(at_rest, Ok(Ok(()))) {
+        connection.close_on_drop();
+    }
+}

@@ -1,0 +1,9 @@
+-- Clears away the row of a lock that expired long ago. Never a fence counter.
+-- $1 statement, $2 storage key
+WITH deleted AS (
+    DELETE FROM {locks} AS lock
+    WHERE lock.key = $2 AND $1 = '{statement}'
+      AND lock.expires_at_ms < {now_ms} - {cleanup_guard_ms}
+    RETURNING lock.key
+)
+SELECT concat_ws(' ', '{statement}', $2, (SELECT count(*) FROM deleted))

@@ -1,0 +1,11 @@
+-- Whether a key is held. `stale` is free with a row that may be cleared away.
+-- $1 statement, $2 storage key
+SELECT concat_ws(' ', '{statement}', $2,
+    CASE
+        WHEN lock.expires_at_ms > now_ms - {tolerance_ms} THEN 'held'
+        WHEN lock.expires_at_ms < now_ms - {cleanup_guard_ms} THEN 'stale'
+        ELSE 'free'
+    END)
+FROM (SELECT {now_ms} AS now_ms OFFSET 0) AS clock
+LEFT JOIN {locks} AS lock ON lock.key = $2
+WHERE $1 = '{statement}'
