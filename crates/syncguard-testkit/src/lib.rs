@@ -26,6 +26,7 @@ mod pgbouncer;
 mod postgres;
 mod process;
 mod redis;
+mod redis_cluster;
 mod slot;
 
 use std::sync::OnceLock;
@@ -36,6 +37,7 @@ pub use crate::firestore::{FirestoreEmulator, shared_firestore_host};
 pub use crate::pgbouncer::PgBouncer;
 pub use crate::postgres::{PostgresServer, shared_postgres_url};
 pub use crate::redis::{RedisServer, shared_redis_url};
+pub use crate::redis_cluster::RedisCluster;
 
 /// The address in an environment variable, or that of a server started once for this process.
 ///
