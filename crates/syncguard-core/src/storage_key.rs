@@ -42,8 +42,7 @@ pub fn make_storage_key(
     if fits(&full) {
         return Ok(full);
     }
-    let digest = Sha256::digest(full.as_bytes());
-    let shortened = qualify(&URL_SAFE_NO_PAD.encode(&digest[..DIGEST_BYTES]));
+    let shortened = qualify(&digest_of(&full));
     if fits(&shortened) {
         return Ok(shortened);
     }
@@ -51,6 +50,23 @@ pub fn make_storage_key(
         "the prefix is too long: with {reserve} bytes in reserve a shortened key needs {} of {limit} bytes",
         shortened.len().saturating_add(reserve),
     )))
+}
+
+/// Makes the storage key of a key whose text a store refuses: always the hashed form of
+/// [`make_storage_key`].
+///
+/// ```
+/// # use syncguard_core::make_hashed_storage_key;
+/// assert_eq!(make_hashed_storage_key("app", "a/b").len(), "app:".len() + 22);
+/// assert_ne!(make_hashed_storage_key("", "a/b"), make_hashed_storage_key("", "a/c"));
+/// ```
+#[must_use]
+pub fn make_hashed_storage_key(prefix: &str, key: &str) -> String {
+    let key: String = key.nfc().collect();
+    match prefix.trim_end_matches(':') {
+        "" => digest_of(&key),
+        prefix => format!("{prefix}:{}", digest_of(&format!("{prefix}:{key}"))),
+    }
 }
 
 /// Makes the name of the fence counter that belongs to a storage key.
@@ -67,4 +83,22 @@ pub fn make_fence_key(
     reserve: usize,
 ) -> Result<String, LockError> {
     make_storage_key(prefix, &format!("fence:{storage_key}"), limit, reserve)
+}
+
+fn digest_of(full: &str) -> String {
+    URL_SAFE_NO_PAD.encode(&Sha256::digest(full.as_bytes())[..DIGEST_BYTES])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hashed_form_is_that_of_a_key_too_long() {
+        for prefix in ["", "app", "app:"] {
+            let key = "cafe\u{301}/".repeat(20);
+            let shortened = make_storage_key(prefix, &key, 40, 0).unwrap();
+            assert_eq!(make_hashed_storage_key(prefix, &key), shortened);
+        }
+    }
 }
