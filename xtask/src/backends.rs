@@ -14,10 +14,9 @@ use syncguard_testkit::install::{self, Tool};
 use crate::step::announced;
 
 mod memory;
-mod postgres;
 
 /// All backends. A new one is a file beside this one and an entry here.
-pub(crate) const BACKENDS: &[Backend] = &[memory::BACKEND, postgres::BACKEND];
+pub(crate) const BACKENDS: &[Backend] = &[memory::BACKEND];
 
 /// A backend.
 pub(crate) struct Backend {

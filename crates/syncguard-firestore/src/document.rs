@@ -1,0 +1,194 @@
+//! The two kinds of documents: reading and writing their fields.
+
+use std::collections::HashMap;
+
+use gcloud_sdk::google::firestore::v1 as firestore;
+use gcloud_sdk::google::firestore::v1::precondition::ConditionType;
+use gcloud_sdk::google::firestore::v1::value::ValueType;
+use gcloud_sdk::google::firestore::v1::write::Operation;
+use gcloud_sdk::google::firestore::v1::{Document, DocumentMask, Precondition, Value, Write};
+use gcloud_sdk::prost_types::Timestamp;
+use syncguard_core::{
+    Fence, Grant, LockError, LockId, LockInfoDebug, LockKey, TIME_TOLERANCE_MS, is_live,
+};
+
+pub(crate) const LOCK_ID: &str = "lockId";
+pub(crate) const EXPIRES_AT_MS: &str = "expiresAtMs";
+const ACQUIRED_AT_MS: &str = "acquiredAtMs";
+const KEY: &str = "key";
+const FENCE: &str = "fence";
+const KEY_DEBUG: &str = "keyDebug";
+
+/// What a document was when it was read, as a condition on changing it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Version(ConditionType);
+
+impl Version {
+    /// There was no document.
+    pub(crate) const ABSENT: Self = Self(ConditionType::Exists(false));
+
+    pub(crate) fn of(document: &Document) -> Result<Self, LockError> {
+        let written = document.update_time;
+        written
+            .map(|time| Self(ConditionType::UpdateTime(time)))
+            .ok_or_else(|| malformed("its update time"))
+    }
+
+    fn condition(self) -> Option<Precondition> {
+        Some(Precondition {
+            condition_type: Some(self.0),
+        })
+    }
+}
+
+/// A lock, as its document has it.
+#[derive(Debug, Clone)]
+pub(crate) struct LockDocument {
+    pub(crate) key: LockKey,
+    pub(crate) lock_id: LockId,
+    pub(crate) expires_at_ms: i64,
+    pub(crate) acquired_at_ms: i64,
+    pub(crate) fence: Fence,
+}
+
+impl LockDocument {
+    pub(crate) fn parse(document: &Document) -> Result<Self, LockError> {
+        Ok(Self {
+            key: LockKey::new(text(document, KEY)?).map_err(|_| malformed(KEY))?,
+            lock_id: LockId::parse(text(document, LOCK_ID)?).map_err(|_| malformed(LOCK_ID))?,
+            expires_at_ms: integer(document, EXPIRES_AT_MS)?,
+            acquired_at_ms: integer(document, ACQUIRED_AT_MS)?,
+            fence: fence(document)?,
+        })
+    }
+
+    pub(crate) fn is_live(&self, now_ms: i64) -> bool {
+        is_live(self.expires_at_ms, now_ms, TIME_TOLERANCE_MS)
+    }
+
+    pub(crate) fn grant(&self) -> Grant {
+        Grant {
+            lock_id: self.lock_id,
+            expires_at_ms: self.expires_at_ms,
+            fence: self.fence,
+        }
+    }
+
+    pub(crate) fn info(self) -> LockInfoDebug {
+        LockInfoDebug {
+            key: self.key,
+            lock_id: self.lock_id,
+            expires_at_ms: self.expires_at_ms,
+            acquired_at_ms: self.acquired_at_ms,
+            fence: self.fence,
+        }
+    }
+
+    /// Writes the lock, over whatever of that version is there.
+    pub(crate) fn write(&self, name: String, version: Version) -> Write {
+        let fields = [
+            (LOCK_ID, string(self.lock_id.as_str())),
+            (EXPIRES_AT_MS, ValueType::IntegerValue(self.expires_at_ms)),
+            (ACQUIRED_AT_MS, ValueType::IntegerValue(self.acquired_at_ms)),
+            (KEY, string(self.key.as_str())),
+            (FENCE, string(&self.fence.to_string())),
+        ];
+        update(name, fields, None, version)
+    }
+}
+
+/// The number of a fence counter.
+pub(crate) fn parse_counter(document: &Document) -> Result<u64, LockError> {
+    Ok(fence(document)?.get())
+}
+
+/// Writes a fence counter.
+pub(crate) fn write_counter(name: String, fence: Fence, key: &LockKey, version: Version) -> Write {
+    let fields = [
+        (FENCE, string(&fence.to_string())),
+        (KEY_DEBUG, string(key.as_str())),
+    ];
+    update(name, fields, None, version)
+}
+
+/// Writes a lock's expiry alone.
+pub(crate) fn write_expiry(name: String, expires_at_ms: i64, version: Version) -> Write {
+    let field = (EXPIRES_AT_MS, ValueType::IntegerValue(expires_at_ms));
+    let mask = DocumentMask {
+        field_paths: vec![EXPIRES_AT_MS.to_owned()],
+    };
+    update(name, [field], Some(mask), version)
+}
+
+/// Deletes a document.
+pub(crate) fn delete(name: String, version: Version) -> Write {
+    Write {
+        operation: Some(Operation::Delete(name)),
+        current_document: version.condition(),
+        ..Write::default()
+    }
+}
+
+/// Milliseconds since the epoch, the fraction dropped.
+pub(crate) fn millis(time: &Timestamp) -> i64 {
+    let of_seconds = time.seconds.saturating_mul(1_000);
+    of_seconds.saturating_add(i64::from(time.nanos / 1_000_000))
+}
+
+fn update<const N: usize>(
+    name: String,
+    fields: [(&str, ValueType); N],
+    update_mask: Option<DocumentMask>,
+    version: Version,
+) -> Write {
+    let fields = fields.map(|(field, value)| {
+        let value = Value {
+            value_type: Some(value),
+        };
+        (field.to_owned(), value)
+    });
+    let document = firestore::Document {
+        name,
+        fields: HashMap::from(fields),
+        ..Document::default()
+    };
+    Write {
+        operation: Some(Operation::Update(document)),
+        update_mask,
+        current_document: version.condition(),
+        ..Write::default()
+    }
+}
+
+fn string(text: &str) -> ValueType {
+    ValueType::StringValue(text.to_owned())
+}
+
+fn value<'a>(document: &'a Document, field: &str) -> Option<&'a ValueType> {
+    document.fields.get(field)?.value_type.as_ref()
+}
+
+fn text<'a>(document: &'a Document, field: &'static str) -> Result<&'a str, LockError> {
+    match value(document, field) {
+        Some(ValueType::StringValue(text)) => Ok(text),
+        _ => Err(malformed(field)),
+    }
+}
+
+fn integer(document: &Document, field: &'static str) -> Result<i64, LockError> {
+    match value(document, field) {
+        Some(ValueType::IntegerValue(number)) => Ok(*number),
+        _ => Err(malformed(field)),
+    }
+}
+
+fn fence(document: &Document) -> Result<Fence, LockError> {
+    text(document, FENCE)?.parse().map_err(|_| malformed(FENCE))
+}
+
+/// The error of a document that is none of ours. It is left as it is.
+fn malformed(field: &str) -> LockError {
+    LockError::invalid_argument(format!(
+        "a document in SyncGuard's collections is not SyncGuard's: `{field}` is missing or malformed"
+    ))
+}
