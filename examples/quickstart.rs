@@ -3,6 +3,7 @@
 //! ```sh
 //! cargo run --example quickstart
 //! SYNCGUARD_REDIS_URL=redis://127.0.0.1:6379 cargo run --example quickstart
+//! SYNCGUARD_POSTGRES_URL=postgres://postgres@127.0.0.1/postgres cargo run --example quickstart
 //! ```
 
 use std::error::Error;
@@ -13,6 +14,7 @@ use syncguard_core::{
     AnyBackend, Fence, LockBackend, LockError, LockOptions, acquire, lock, release,
 };
 use syncguard_memory::MemoryBackend;
+use syncguard_postgres::{PostgresBackend, PostgresStore};
 
 const KEY: &str = "report:daily";
 
@@ -99,6 +101,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// A new client of the store that the environment names.
 async fn connect() -> Result<AnyBackend, LockError> {
+    if let Ok(url) = std::env::var("SYNCGUARD_POSTGRES_URL") {
+        let store = PostgresStore::connect(&url).await?;
+        store.setup_schema().await?;
+        return Ok(AnyBackend::new(PostgresBackend::new(store)));
+    }
     static IN_PROCESS: LazyLock<MemoryBackend> = LazyLock::new(MemoryBackend::default);
     Ok(AnyBackend::new(IN_PROCESS.clone()))
 }

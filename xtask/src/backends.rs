@@ -14,9 +14,10 @@ use syncguard_testkit::install::{self, Tool};
 use crate::step::announced;
 
 mod memory;
+mod postgres;
 
 /// All backends. A new one is a file beside this one and an entry here.
-pub(crate) const BACKENDS: &[Backend] = &[memory::BACKEND];
+pub(crate) const BACKENDS: &[Backend] = &[memory::BACKEND, postgres::BACKEND];
 
 /// A backend.
 pub(crate) struct Backend {

@@ -31,22 +31,18 @@ pub(crate) fn cargo_has(subcommand: &str) -> bool {
 
 /// Does something that may take a while, with a line before and after it.
 pub(crate) fn announced<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    eprintln!("==> {what}");
-    let started = Instant::now();
-    let result = work();
-    let verdict = if result.is_ok() { "done" } else { "FAILED" };
-    eprintln!("    {what}: {verdict} in {:.1?}", started.elapsed());
-    result
+    announced_as(what, work, |_| "done".to_owned())
 }
 
 /// Runs a command to its end; it counts as one test.
 pub(crate) fn run(what: &str, command: &mut Command) -> Result<Tally> {
-    announced(what, || {
+    let work = || {
         let status = command
             .status()
             .with_context(|| format!("cannot run {command:?}"))?;
         Ok(Tally::of(status.success()))
-    })
+    };
+    announced_as(what, work, ToString::to_string)
 }
 
 /// Runs a test runner to its end and counts by what its lines say. A failure that no line tells
@@ -56,7 +52,7 @@ pub(crate) fn run_tests(
     mut command: Command,
     read: impl Fn(&str) -> Tally,
 ) -> Result<Tally> {
-    announced(what, || {
+    let work = || {
         let (output, writer) = io::pipe()?;
         command.stdout(writer.try_clone()?).stderr(writer);
         let mut child = command
@@ -74,5 +70,19 @@ pub(crate) fn run_tests(
             tally += Tally::of(false);
         }
         Ok(tally)
-    })
+    };
+    announced_as(what, work, ToString::to_string)
+}
+
+fn announced_as<T>(
+    what: &str,
+    work: impl FnOnce() -> Result<T>,
+    outcome: impl Fn(&T) -> String,
+) -> Result<T> {
+    eprintln!("==> {what}");
+    let started = Instant::now();
+    let result = work();
+    let outcome = result.as_ref().map_or("FAILED".to_owned(), outcome);
+    eprintln!("    {what}: {outcome}, in {:.1?}", started.elapsed());
+    result
 }

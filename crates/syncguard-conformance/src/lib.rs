@@ -1,13 +1,16 @@
 //! The conformance suite of the **SyncGuard** lock.
 
 mod bench;
+mod capture;
 pub mod cases;
+mod clock;
 mod harness;
 mod outcome;
 mod registry;
 mod report;
 mod run;
-#[allow(dead_code, reason = "steps of cases to come")]
+
+mod polling;
 mod steps;
 mod suite;
 

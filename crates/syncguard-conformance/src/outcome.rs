@@ -16,6 +16,12 @@ pub enum Outcome {
     Skipped(&'static str),
 }
 
+impl Outcome {
+    pub(crate) const NO_FENCES: Self = Self::Skipped("the backend has no fences");
+    pub(crate) const NO_COUNTER: Self =
+        Self::Skipped("the harness cannot set a fence counter (Harness::set_fence_counter)");
+}
+
 /// Why a case failed: what was expected, what was seen, and where the case says so.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failure(String);
@@ -77,6 +83,10 @@ pub(crate) fn require(condition: bool, message: impl fmt::Display) -> Result<(),
 
 /// Fails unless what was seen is what was expected.
 #[track_caller]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "cases read better without a reference at every argument"
+)]
 pub(crate) fn same<T: PartialEq + fmt::Debug>(
     what: &str,
     seen: T,

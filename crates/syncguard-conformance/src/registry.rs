@@ -17,9 +17,12 @@ pub struct CaseInfo {
     pub summary: &'static str,
 }
 
+/// Starts a case on its bench.
+pub(crate) type Start<H> = fn(Bench<H>) -> Pin<Box<dyn Future<Output = CaseResult> + Send>>;
+
 pub(crate) struct Case<H> {
     pub(crate) info: CaseInfo,
-    pub(crate) run: fn(Bench<H>) -> Pin<Box<dyn Future<Output = CaseResult> + Send>>,
+    pub(crate) start: Start<H>,
 }
 
 /// Hands the list of cases to a macro: `[path::to::macro] [context]`.
@@ -28,6 +31,36 @@ pub(crate) struct Case<H> {
 macro_rules! __for_each_case {
     ([$($consumer:tt)+] [$($context:tt)*]) => {
         $($consumer)+! { [$($context)*]
+            keys {
+                canonical_spellings_are_one_lock [K1]
+                    "Canonically equivalent spellings of a key are one lock.";
+                any_characters_work_in_every_operation [K2 A1 R1 X1 L2]
+                    "Whatever characters a key contains, every operation works on it.";
+                any_characters_never_contend [K2]
+                    "Keys of any characters, all held at once, never contend.";
+                near_identical_keys_do_not_contend [K2]
+                    "Keys that differ by a space, case, accent, width or escape do not contend.";
+                near_identical_keys_have_their_own_fences [K3]
+                    "Grants of a near-identical key do not move a key's fences.";
+                dots_alone_are_keys [K2]
+                    "The keys `.` and `..`, which name folders elsewhere, are keys like any other.";
+                keys_that_imitate_internal_names_do_no_harm [K2 K3]
+                    "Keys that look like a store's internal names stay apart from what they name, or are refused.";
+                the_longest_keys_work [K4 A1 R1 X1 L2]
+                    "Keys of the greatest length work through every operation.";
+                long_keys_are_not_cut [K4 K2]
+                    "Long keys that differ in their last or first character alone do not contend.";
+                long_keys_have_their_own_fences [K4 K3]
+                    "Long keys that differ in their last character alone have fences of their own.";
+                bad_keys_are_refused [K5]
+                    "A bad key is `InvalidArgument` to every operation.";
+                malformed_ids_are_refused [I1]
+                    "A malformed lock id is `InvalidArgument` to every operation.";
+                ids_are_taken_to_the_letter [R3 X3 L2]
+                    "Ids that differ in the case of one letter are different holders.";
+                ids_are_fresh_and_random [I2]
+                    "Every lock taken through the helpers has a fresh id of 128 random bits.";
+            }
             acquire {
                 a_free_key_is_granted_to_the_given_id [A1 L2]
                     "A free key is granted to the id that asked, and everyone sees so.";
@@ -39,6 +72,26 @@ macro_rules! __for_each_case {
                     "An id that was refused holds nothing, and releasing it does no harm.";
                 replay_gives_the_same_grant [A5]
                     "An acquire repeated by its holder gives the same grant, from any client.";
+                it_never_waits_for_the_holder [A4]
+                    "A single attempt never waits for the holder.";
+                a_refusal_is_final [A4]
+                    "An attempt on a key that is released meanwhile is answered by what it found.";
+                replay_moves_no_ttl [A5 A2]
+                    "A replay with another TTL moves neither the grant nor the lock at the store.";
+                replay_after_an_extend_keeps_the_extension [A5 X4]
+                    "A replay after an extend gives the lock as it stands.";
+                replay_after_release_is_a_new_grant [A5 F1]
+                    "An id that was released takes the key anew: a new grant, with a new fence.";
+                replay_does_not_oust_a_successor [A5 A2 E1]
+                    "A replay after a successor took the key is `Locked`, whatever was granted before.";
+                ttls_are_exact [T1 A6 L2]
+                    "The store shows the TTL that was asked for, to the millisecond, up to ten years.";
+                the_shortest_ttls_are_granted [T1]
+                    "The shortest TTLs are granted like others, or found to have run out on the way.";
+                fractions_round_up [T3]
+                    "A fraction of a millisecond rounds up.";
+                bad_ttls_are_refused [T2]
+                    "A TTL of zero or of more than ten years is `InvalidArgument` and uses up no fence.";
             }
             release {
                 it_frees_the_key_at_once [R1]
@@ -53,6 +106,154 @@ macro_rules! __for_each_case {
                     "A late release by the former holder does not touch the successor's lock.";
                 of_concurrent_releases_one_succeeds [R5 O1]
                     "Of concurrent releases of one lock exactly one is `Released`.";
+                it_leaves_other_locks_alone [R3 K2]
+                    "Releasing one lock leaves all others of the client as they are.";
+                it_forgets_the_id [R1 L3 X3]
+                    "A released id is forgotten, also once another id holds the key.";
+                it_leaves_the_fence_counter_alone [R4 F1]
+                    "A release leaves the key's fence counter where it was.";
+                a_section_is_told_that_its_lock_was_gone [R2]
+                    "A section whose lock was taken from it keeps its value and is told.";
+            }
+            extend {
+                it_replaces_the_remaining_time [X1 T1]
+                    "The remaining time is replaced by the TTL, counted from now; it may be shortened.";
+                a_shortened_lease_ends_early [X1 E2]
+                    "A TTL that was shortened is over when it says, not when it would have been.";
+                it_returns_the_stores_expiry [X2]
+                    "Extend returns the expiry that the store then shows.";
+                it_changes_the_expiry_alone [X4]
+                    "Key, holder, fence and time of acquisition stay as they were.";
+                it_uses_no_fence [X4 F1]
+                    "Extends use up no fence of the key.";
+                it_works_from_any_client [X5 R1]
+                    "The lock id alone extends, from any client, and the holder can still release.";
+                it_does_not_bring_back_a_released_lock [X3]
+                    "Extending a released lock is `NotHeld` and brings nothing back.";
+                an_unknown_id_is_not_held [X3]
+                    "Extending an id that never held anything is `NotHeld`.";
+                it_leaves_a_successor_alone [X3]
+                    "Extending a lock that was taken over is `NotHeld` and leaves the successor's as it is.";
+                renewals_keep_others_out [X1 E1]
+                    "A lease renewed in time outlives its first TTL by far, and can then still be released.";
+                a_holder_learns_that_its_lock_is_gone [X3]
+                    "A lock removed behind its holder's back: extend is `NotHeld`, and the guard knows.";
+            }
+            lookup {
+                is_locked_follows_the_lock [L1]
+                    "`is_locked` is true from the grant to the release, for every client, of this key alone.";
+                it_shows_the_grant_by_key_and_by_id [L2 A1]
+                    "Lookup by key and by id give one answer: that of the grant.";
+                it_finds_one_among_many [L2]
+                    "Among many locks, lookup finds the one that was asked for.";
+                what_is_absent_is_none [L3]
+                    "Lookup of what does not exist is `None`: unknown, released, refused.";
+                by_id_it_shows_the_ids_own_lock [L2 L3]
+                    "Lookup by id shows that id's lock, never the lock of a key's next holder.";
+                owns_follows_the_lock [L2 L3]
+                    "`owns` is true from the grant to the release.";
+                reads_change_nothing [L4]
+                    "Reads move no expiry, use no fence and hold nothing.";
+                it_shows_hashes [L5]
+                    "Lookup shows the hashes of key and id, and otherwise what `lookup_raw` shows.";
+            }
+            expiry {
+                before_it_a_lease_is_live [E1 L1 L2]
+                    "Until it expires a lease is live: all reads say so and nobody else is granted the key.";
+                before_it_a_lease_is_live_to_the_millisecond [E1 T1]
+                    "Until the store's own clock reaches the expiry, the key is held to the millisecond.";
+                after_the_tolerance_the_key_is_free [E2 L3]
+                    "A second after its expiry a lease is dead: reads find nothing, and the key is granted.";
+                after_the_tolerance_a_lease_is_dead_to_the_millisecond [E2 L3 X3 R2]
+                    "From expiry + 1000 on, by the store's own clock, a lease is dead to the millisecond.";
+                an_expired_lock_is_not_released [R2 E2]
+                    "Releasing an expired lock is `NotHeld`.";
+                an_expired_lock_is_not_extended [X3 E2]
+                    "Extending an expired lock is `NotHeld` and does not bring it back.";
+                an_overrun_holder_does_no_harm [R3 X3 L3 F1]
+                    "A holder that overran does no harm to its successor, whatever it calls.";
+                a_replay_after_expiry_is_a_new_grant [A5 A6 F1]
+                    "An id whose lease expired takes the key anew: a new fence and a whole TTL.";
+                the_next_lease_is_whole [A6 X1 E2]
+                    "Who takes a key the moment it expires has a whole TTL, and five renewals succeed.";
+                in_the_tolerance_only_one_wins [E3 X3 E1]
+                    "Between expiry and expiry + 1000 an extend and an acquire never both succeed.";
+                a_release_at_the_last_moment_is_no_error [R2 O1]
+                    "Releases at the very moment of expiry are `Released` or `NotHeld`, never an error.";
+                fences_rise_across_expiries [F1 F2]
+                    "Fences go on rising across expiries.";
+                clean_up_spares_live_locks_and_fences [F2 L4 E1]
+                    "Whatever clears dead locks away spares live ones, and every fence counter.";
+                an_expired_key_has_one_successor [A3 E2 O1]
+                    "Of many who find a key expired exactly one is granted it.";
+            }
+            fencing {
+                fences_strictly_increase [F1]
+                    "Fences strictly increase from grant to grant, whichever client asks.";
+                every_key_counts_for_itself [K3]
+                    "Every key counts for itself: grants of other keys do not move its fences.";
+                fences_outlive_clients [F2]
+                    "Fences outlive the clients that drew them.";
+                contention_uses_no_fence [F4 A2]
+                    "Contended attempts use up no fence of the key.";
+                great_fences_are_exact [F1 F3]
+                    "Fences are exact up to the greatest, which is granted.";
+                past_the_greatest_fence_nothing_is_granted [F3]
+                    "Past the greatest fence an acquire is `Internal` and leaves no lock.";
+            }
+            cancel {
+                an_acquire_dropped_at_any_poll_leaves_no_lock [C1]
+                    "An acquire dropped at any of its polls leaves no lock behind.";
+                acquires_in_random_timeouts_leave_no_lock [C1]
+                    "Acquires cut off by random timeouts leave no lock behind.";
+                a_dropped_contender_does_not_disturb_the_holder [C1 R3]
+                    "A contended acquire that is dropped does not disturb the holder.";
+                a_cancelled_token_leaves_no_trace [C2]
+                    "A token that is cancelled already gives `Aborted`, and nothing was asked of the store.";
+                a_token_cancelled_in_flight_aborts_at_once [C3 C1]
+                    "A token cancelled in flight ends the operation at its next poll, and no lock stays behind.";
+                a_cancelled_wait_ends_at_once [C3]
+                    "`lock()` that waits for a held key ends with `Aborted` when its token is cancelled.";
+                a_release_dropped_at_any_poll_frees_the_key [C4]
+                    "A release dropped at any of its polls still frees the key.";
+                dropped_guards_free_their_keys [C4]
+                    "Dropped guards free their keys, and `drain` waits until they have.";
+                a_section_that_ends_early_frees_its_key [C4]
+                    "A section that panics or is dropped frees its key.";
+                a_dropped_extend_leaves_the_lock_with_its_holder [C1 X4]
+                    "An extend that is dropped leaves the lock with its holder.";
+            }
+            concurrency {
+                of_many_exactly_one_is_granted [A3 A1 O1]
+                    "Of many that ask for one key at once exactly one is granted it.";
+                of_many_exactly_one_is_granted_a_new_key [A3 A1 K2 O1]
+                    "The same, on many new keys at once: the first grant of a key is no exception.";
+                holders_exclude_each_other [A3 A1 F1 R1 O1]
+                    "64 tasks cycle over 16 keys: nobody holds a key beside another, and fences only rise.";
+                sections_never_overlap [A3 E1 O1]
+                    "`lock()` keeps sections apart: a counter that is read, then written, loses nothing.";
+                concurrent_replays_are_one_grant [A5 A3]
+                    "Replays of one acquire, all at once, are one grant.";
+                different_keys_never_wait_for_each_other [K2 O1]
+                    "Different keys, all at once, are all granted.";
+                concurrent_extends_all_succeed [X1 X2 O1]
+                    "Extends of one lock, all at once, all succeed; the last one stands.";
+                a_release_beats_an_extend_in_flight [X3 R1 O1]
+                    "A release that meets an extend in flight frees the key for good.";
+                grants_are_timed_after_any_wait [A6 O1]
+                    "A grant counts from after its predecessor's end, however long it waited inside the store.";
+                mixed_operations_give_no_errors [O1 L1 L4]
+                    "All operations at once on one key: answers, never errors.";
+            }
+            errors {
+                debug_of_values_shows_no_identifier [O2]
+                    "`Debug` of guards, leases, grants, answers, infos and clients shows no identifier.";
+                errors_show_no_identifier [O2 K5 I1]
+                    "No error shows a key or an id: neither itself nor its sources.";
+                a_wait_that_ran_out_says_how_it_went [O2 A2]
+                    "A wait that ran out says how many attempts it made, on which key, and how long it took.";
+                events_show_no_identifier [O2]
+                    "No event or span shows a key or an id, at any level.";
             }
         }
     };
@@ -68,8 +269,7 @@ macro_rules! define_registry {
             summary: $summary,
         }),+),+];
 
-        fn runners<H: Harness>()
-        -> Vec<fn(Bench<H>) -> Pin<Box<dyn Future<Output = CaseResult> + Send>>> {
+        fn starts<H: Harness>() -> Vec<Start<H>> {
             vec![$($(|bench| Box::pin(crate::cases::$group::$case(bench))),+),+]
         }
     };
@@ -84,6 +284,8 @@ pub fn cases() -> Vec<CaseInfo> {
 }
 
 pub(crate) fn registry<H: Harness>() -> Vec<Case<H>> {
-    let cases = INFOS.iter().zip(runners());
-    cases.map(|(info, run)| Case { info: *info, run }).collect()
+    let cases = INFOS.iter().zip(starts());
+    cases
+        .map(|(info, start)| Case { info: *info, start })
+        .collect()
 }

@@ -121,7 +121,7 @@ pub async fn run<H: Harness>(harness: Arc<H>, options: RunOptions) -> Report {
 async fn report_on<H: Harness>(case: Case<H>, harness: Arc<H>, timeout: Duration) -> CaseReport {
     let started = Instant::now();
     let result = match Bench::new(harness) {
-        Ok(bench) => settle((case.run)(bench), timeout).await,
+        Ok(bench) => settle((case.start)(bench), timeout).await,
         Err(failure) => Err(failure),
     };
     let (status, detail) = match result {

@@ -3,10 +3,12 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use syncguard_core::{
-    AcquireResult, ErrorCode, ExtendResult, FenceToken, Grant, LockBackend, LockError, LockId,
-    LockInfoDebug, LockKey, Lookup, ReleaseResult, Ttl,
+    AcquireResult, ErrorCode, ExtendResult, Fence, FenceToken, Grant, LockBackend, LockError,
+    LockId, LockInfoDebug, LockKey, Lookup, ReleaseResult, Ttl,
 };
+use tokio::task::JoinHandle;
 
 use crate::Failure;
 use crate::outcome::{require, same};
@@ -164,32 +166,57 @@ pub(crate) async fn soon_free<B: LockBackend>(client: &B, key: &LockKey) -> Resu
     Ok(())
 }
 
-/// Takes a key and gives it back; the fence of the grant, 0 where there are none.
-pub(crate) async fn next_fence<B: LockBackend>(client: &B, key: &LockKey) -> Result<u64, Failure> {
+/// The fence of a grant, where the backend has any.
+pub(crate) fn fence_of<F: FenceToken>(grant: &Grant<F>) -> Option<u64> {
+    grant.fence.fence().map(Fence::get)
+}
+
+/// Takes a key and gives it back; the fence of that grant.
+pub(crate) async fn next_fence<B: LockBackend>(
+    client: &B,
+    key: &LockKey,
+) -> Result<Option<u64>, Failure> {
     let grant = take(client, key, LONG).await?;
     give_back(client, &grant.lock_id).await?;
     Ok(fence_of(&grant))
 }
 
 /// By how much the key's fence rises from one grant to the next when nothing else goes on.
-pub(crate) async fn fence_step<B: LockBackend>(client: &B, key: &LockKey) -> Result<u64, Failure> {
+pub(crate) async fn fence_step<B: LockBackend>(
+    client: &B,
+    key: &LockKey,
+) -> Result<Option<u64>, Failure> {
     let first = next_fence(client, key).await?;
     let second = next_fence(client, key).await?;
     rise(first, second)
 }
 
 /// What the fence rose by; it must rise.
-pub(crate) fn rise(earlier: u64, later: u64) -> Result<u64, Failure> {
+#[track_caller]
+pub(crate) fn rise(earlier: Option<u64>, later: Option<u64>) -> Result<Option<u64>, Failure> {
+    let (Some(earlier), Some(later)) = (earlier, later) else {
+        return Ok(None);
+    };
     match later.checked_sub(earlier) {
-        Some(step) if step > 0 || later == 0 => Ok(step),
+        Some(step) if step > 0 => Ok(Some(step)),
         _ => Err(Failure::new(format_args!(
             "fence of a later grant: expected more than {earlier}, saw {later}"
         ))),
     }
 }
 
-pub(crate) fn fence_of<F: FenceToken>(grant: &Grant<F>) -> u64 {
-    grant.fence.fence().map_or(0, |fence| fence.get())
+/// Joins tasks of a case; a task that panicked fails the case.
+pub(crate) async fn join<T>(
+    tasks: impl IntoIterator<Item = JoinHandle<Result<T, Failure>>>,
+) -> Result<Vec<T>, Failure> {
+    let mut answers = Vec::new();
+    for joined in join_all(tasks).await {
+        match joined {
+            Ok(answer) => answers.push(answer?),
+            Err(error) => return Err(Failure::new(format_args!("a task of the case: {error}"))),
+        }
+    }
+    Ok(answers)
 }
 
 /// An operation that must fail with this code.

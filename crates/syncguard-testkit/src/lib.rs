@@ -20,22 +20,29 @@
 //! server take the shared one ([`shared_redis_url`] and its like); tests that stop, pause or
 //! reconfigure a server start their own.
 
+mod faults;
 mod firestore;
 pub mod install;
 mod pgbouncer;
 mod postgres;
 mod process;
+mod proxy;
 mod redis;
+mod redis_cluster;
+mod resp;
 mod slot;
 
 use std::sync::OnceLock;
 
 use anyhow::{Result, anyhow};
 
+pub use crate::faults::{Connections, Faults, Flow};
 pub use crate::firestore::{FirestoreEmulator, shared_firestore_host};
 pub use crate::pgbouncer::PgBouncer;
 pub use crate::postgres::{PostgresServer, shared_postgres_url};
+pub use crate::proxy::{FaultProxy, Struck};
 pub use crate::redis::{RedisServer, shared_redis_url};
+pub use crate::redis_cluster::RedisCluster;
 
 /// The address in an environment variable, or that of a server started once for this process.
 ///

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rustix::process::Signal;
 
 use crate::install;
@@ -136,18 +136,16 @@ fn launch(slot: &Slot, arguments: &Vec<String>) -> Result<Process> {
 
 /// Whether it takes commands: a server that loads its data answers `-LOADING`.
 fn answers(port: u16) -> bool {
-    ping(port).is_ok_and(|reply| reply.starts_with("+PONG") || reply.starts_with("-NOAUTH"))
+    ask(port, "PING").is_ok_and(|reply| reply.starts_with("+PONG") || reply.starts_with("-NOAUTH"))
 }
 
-fn ping(port: u16) -> Result<String> {
+/// What a server answers to a command on a connection of its own: the beginning of its reply.
+pub(crate) fn ask(port: u16, command: &str) -> Result<String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-    stream.write_all(b"PING\r\n")?;
-    let mut reply = [0; 64];
+    write!(stream, "{command}\r\n")?;
+    let mut reply = [0; 256];
     let length = stream.read(&mut reply)?;
-    let reply = reply
-        .get(..length)
-        .context("a reply longer than its buffer")?;
-    Ok(String::from_utf8_lossy(reply).into_owned())
+    Ok(String::from_utf8_lossy(&reply[..length]).into_owned())
 }

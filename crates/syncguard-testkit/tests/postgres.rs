@@ -1,6 +1,7 @@
 //! A PostgreSQL server is up when started, hangs when paused, and keeps its data; a pooler in
 //! front of it gives a client another connection with each transaction.
 
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -50,13 +51,16 @@ fn it_keeps_its_data_through_a_restart_and_a_crash() {
 fn a_pause_stops_sessions_that_are_open_too() {
     let server = PostgresServer::start().unwrap();
     let mut session = Command::new("psql")
-        .args([&server.url(), "-Xq", "-c", "select pg_sleep(0.5)"])
+        .args([&server.url(), "-Xq", "-c", "select pg_sleep(1.5)"])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    thread::sleep(Duration::from_millis(200));
+    let asleep = "select count(*) from pg_stat_activity where wait_event = 'PgSleep'";
+    while ask(&server.url(), asleep).unwrap() != "1" {
+        thread::sleep(Duration::from_millis(20));
+    }
     server.pause().unwrap();
-    thread::sleep(Duration::from_millis(800));
+    thread::sleep(Duration::from_secs(2));
     assert_eq!(session.try_wait().unwrap(), None, "the session went on");
     server.resume().unwrap();
     assert!(session.wait().unwrap().success());
@@ -72,12 +76,16 @@ fn the_pooler_takes_a_connection_per_transaction() {
     let mut idle = Command::new("psql")
         .args([&url, "-XAtq"])
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut commands = idle.stdin.take().unwrap();
-    std::io::Write::write_all(&mut commands, b"select 1;\n").unwrap();
-    thread::sleep(Duration::from_millis(300));
+    commands.write_all(b"select 1;\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(idle.stdout.take().unwrap())
+        .read_line(&mut answer)
+        .unwrap();
+    assert_eq!(answer, "1\n");
     assert_eq!(ask(&url, "select 2").unwrap(), "2");
     let backends = "select count(*) from pg_stat_activity where client_port is not null \
                     and pid <> pg_backend_pid() and backend_type = 'client backend'";

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use syncguard_testkit::RedisServer;
+use syncguard_testkit::{RedisCluster, RedisServer};
 
 fn ask(port: u16, command: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
@@ -69,4 +69,17 @@ fn a_server_that_refuses_to_start_says_why() {
     let error = RedisServer::start_with(&["--no-such-option", "1"]).unwrap_err();
     let text = format!("{error:#}");
     assert!(text.contains("no-such-option"), "{text}");
+}
+
+#[test]
+fn a_cluster_shares_the_slots() {
+    let cluster = RedisCluster::start().unwrap();
+    let replies: Vec<_> = cluster
+        .nodes()
+        .iter()
+        .map(|node| ask(node.port(), "GET key").unwrap())
+        .collect();
+    let at_home = replies.iter().filter(|reply| *reply == "$-1\r\n");
+    let elsewhere = replies.iter().filter(|reply| reply.starts_with("-MOVED"));
+    assert_eq!((at_home.count(), elsewhere.count()), (1, 2), "{replies:?}");
 }

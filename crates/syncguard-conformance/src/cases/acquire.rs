@@ -1,12 +1,18 @@
 //! Taking a lock.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use syncguard_core::{LockBackend as _, LockId};
+use syncguard_core::{
+    AcquireResult, ErrorCode, LockBackend as _, LockId, LockOptions, Ttl, acquire, extend, lock,
+};
 
-use crate::outcome::same;
-use crate::steps::{LONG, free, give_back, held, holds_nothing, refused, take, take_as, ttl};
-use crate::{Bench, CaseResult, Harness, Outcome};
+use crate::clock::{StoreClock, counted_between};
+use crate::outcome::{require, same};
+use crate::steps::{
+    LONG, fails_with, fence_of, fence_step, free, give_back, held, holds_nothing, next_fence,
+    refused, renew, rise, take, take_as, ttl,
+};
+use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
 /// A free key is granted to the id that asked, and everyone sees so.
 ///
@@ -100,5 +106,279 @@ pub async fn replay_gives_the_same_grant<H: Harness>(bench: Bench<H>) -> CaseRes
     }
     give_back(&client, &id).await?;
     free(&client, &key).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A single attempt never waits for the holder.
+///
+/// Proves A4. The quickest of several refusals takes no longer than grants do.
+pub async fn it_never_waits_for_the_holder<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const ATTEMPTS: usize = 8;
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (key, idle) = (bench.key("held")?, bench.key("idle")?);
+    let holder = take(&client, &key, LONG).await?;
+    let (mut granting, mut refusing) = (Duration::MAX, Duration::MAX);
+    for _ in 0..ATTEMPTS {
+        let started = Instant::now();
+        let grant = take(&other, &idle, LONG).await?;
+        granting = granting.min(started.elapsed());
+        give_back(&other, &grant.lock_id).await?;
+        let started = Instant::now();
+        refused(&other, &key).await?;
+        refusing = refusing.min(started.elapsed());
+    }
+    let bound = granting * 10 + Duration::from_millis(50);
+    require(
+        refusing <= bound,
+        format_args!("the quickest of {ATTEMPTS} refusals: expected {bound:?}, saw {refusing:?}"),
+    )?;
+    give_back(&client, &holder.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// An attempt on a key that is released meanwhile is answered by what it found.
+///
+/// Proves A4. It does not lie in wait: refused means that nothing of it comes later.
+pub async fn a_refusal_is_final<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (key, loser) = (bench.key("held")?, LockId::generate()?);
+    let holder = take(&client, &key, LONG).await?;
+    let attempt = other.acquire(&key, &loser, ttl(LONG)?).await?;
+    same("a contended attempt is Locked", attempt.is_locked(), true)?;
+    give_back(&client, &holder.lock_id).await?;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    free(&client, &key).await?;
+    holds_nothing(&client, &loser).await?;
+    // The same id may try again and is then granted.
+    take_as(&other, &key, &loser, LONG).await?;
+    give_back(&other, &loser).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A replay with another TTL moves neither the grant nor the lock at the store.
+///
+/// Proves A5, A2.
+pub async fn replay_moves_no_ttl<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (key, id) = (bench.key("replayed")?, LockId::generate()?);
+    let grant = take_as(&client, &key, &id, LONG).await?;
+    let before = held(&client, &key, &id).await?;
+    for lasting in [LONG / 10, LONG * 10, LONG] {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let again = take_as(&other, &key, &id, lasting).await?;
+        same("the replayed grant", again, grant)?;
+        let after = held(&other, &key, &id).await?;
+        same("the lock after a replay", &after, &before)?;
+    }
+    refused(&other, &key).await?;
+    give_back(&client, &id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A replay after an extend gives the lock as it stands.
+///
+/// Proves A5, X4.
+pub async fn replay_after_an_extend_keeps_the_extension<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let (key, id) = (bench.key("replayed")?, LockId::generate()?);
+    let grant = take_as(&client, &key, &id, LONG).await?;
+    let extended = renew(&client, &id, LONG * 2).await?;
+    let again = take_as(&client, &key, &id, LONG).await?;
+    same("the fence of the replayed grant", again.fence, grant.fence)?;
+    same(
+        "the expiry of the replayed grant",
+        again.expires_at_ms,
+        extended,
+    )?;
+    let after = held(&client, &key, &id).await?;
+    same("the expiry at the store", after.expires_at_ms, extended)?;
+    give_back(&client, &id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// An id that was released takes the key anew: a new grant, with a new fence.
+///
+/// Proves A5, F1.
+pub async fn replay_after_release_is_a_new_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let (key, id) = (bench.key("again")?, LockId::generate()?);
+    let mut fence = None;
+    for _ in 0..4 {
+        let grant = take_as(&client, &key, &id, LONG).await?;
+        rise(fence, fence_of(&grant))?;
+        fence = fence_of(&grant);
+        held(&client, &key, &id).await?;
+        give_back(&client, &id).await?;
+        free(&client, &key).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A replay after a successor took the key is `Locked`, whatever was granted before.
+///
+/// Proves A5, A2, E1.
+pub async fn replay_does_not_oust_a_successor<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (key, id) = (bench.key("succeeded")?, LockId::generate()?);
+    take_as(&client, &key, &id, LONG).await?;
+    give_back(&client, &id).await?;
+    let successor = take(&other, &key, LONG).await?;
+    let before = held(&other, &key, &successor.lock_id).await?;
+    for client in [&client, &other] {
+        let again = client.acquire(&key, &id, ttl(LONG)?).await?;
+        same("a late replay is Locked", again.is_locked(), true)?;
+    }
+    let after = held(&client, &key, &successor.lock_id).await?;
+    same("the successor's lock", after, before)?;
+    give_back(&other, &successor.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// The store shows the TTL that was asked for, to the millisecond, up to ten years.
+///
+/// Proves T1, A6, L2. One client, one key, ever other TTLs: expiry minus time of acquisition.
+pub async fn ttls_are_exact<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let clock = StoreClock::new(&bench).await?;
+    let key = bench.key("timed")?;
+    let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60);
+    for lasting in [
+        Duration::from_millis(20_000),
+        Duration::from_millis(20_001),
+        Duration::from_millis(20_499),
+        Duration::from_millis(20_500),
+        Duration::from_millis(20_999),
+        Duration::from_millis(61_234),
+        Duration::from_millis(2_147_483_648),
+        days(365),
+        Ttl::MAX.as_duration() - Duration::from_millis(1),
+        Ttl::MAX.as_duration(),
+    ] {
+        let before_ms = clock.now_ms().await?;
+        let grant = take(&client, &key, lasting).await?;
+        let after_ms = clock.now_ms().await?;
+        let info = held(&client, &key, &grant.lock_id).await?;
+        same(
+            "the expiry at the store",
+            info.expires_at_ms,
+            grant.expires_at_ms,
+        )?;
+        same(
+            "milliseconds from acquisition to expiry",
+            info.expires_at_ms - info.acquired_at_ms,
+            ttl(lasting)?.as_millis(),
+        )?;
+        counted_between(
+            "a grant",
+            grant.expires_at_ms,
+            lasting,
+            (before_ms, after_ms),
+        )?;
+        give_back(&client, &grant.lock_id).await?;
+    }
+    clock.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// The shortest TTLs are granted like others, or found to have run out on the way.
+///
+/// Proves T1. No lease with nothing left is returned: the policy gives it back and says so.
+pub async fn the_shortest_ttls_are_granted<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let clock = StoreClock::new(&bench).await?;
+    for millis in [1, 2, 3, 10] {
+        let (key, id) = (bench.key(&format!("short:{millis}"))?, LockId::generate()?);
+        let lasting = Duration::from_millis(millis);
+        let before_ms = clock.now_ms().await?;
+        let answer = client.acquire(&key, &id, ttl(lasting)?).await;
+        let after_ms = clock.now_ms().await?;
+        match answer {
+            Ok(AcquireResult::Acquired(grant)) => {
+                counted_between(
+                    "a grant",
+                    grant.expires_at_ms,
+                    lasting,
+                    (before_ms, after_ms),
+                )?;
+            }
+            Ok(AcquireResult::Locked) => {
+                return Err(Failure::new("a free key: expected a grant, saw Locked"));
+            }
+            Err(error) => same(
+                "the answer that came after the lease had run out",
+                (error.code(), error.outcome_unknown()),
+                (ErrorCode::NetworkTimeout, true),
+            )?,
+        }
+    }
+    clock.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// A fraction of a millisecond rounds up.
+///
+/// Proves T3. Also for extend.
+pub async fn fractions_round_up<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let key = bench.key("fractions")?;
+    for (nanos, millis) in [
+        (0, 20_000),
+        (1, 20_001),
+        (500_000, 20_001),
+        (999_999, 20_001),
+    ] {
+        let lasting = Duration::from_secs(20) + Duration::from_nanos(nanos);
+        let guard = acquire(&client, &key, lasting).await?;
+        let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
+        let info = held(&client, &key, guard.lock_id()).await?;
+        same(
+            "the TTL at the store",
+            info.expires_at_ms - info.acquired_at_ms,
+            millis,
+        )?;
+        same("the release", guard.release().await?.is_released(), true)?;
+    }
+    for nanos in [1, 999, 999_999] {
+        let lasting = Duration::from_nanos(nanos);
+        same("milliseconds of a fraction", ttl(lasting)?.as_millis(), 1)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A TTL of zero or of more than ten years is `InvalidArgument` and uses up no fence.
+///
+/// Proves T2. To acquire, extend and `lock`; the key stays free, or the lock as it was.
+pub async fn bad_ttls_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let (key, held_key) = (bench.key("refused")?, bench.key("held")?);
+    let step = fence_step(&client, &key).await?;
+    let before = next_fence(&client, &key).await?;
+    let holder = take(&client, &held_key, LONG).await?;
+    let holding = held(&client, &held_key, &holder.lock_id).await?;
+    let too_long = Ttl::MAX.as_duration();
+    for lasting in [
+        Duration::ZERO,
+        too_long + Duration::from_nanos(1),
+        too_long + Duration::from_millis(1),
+        too_long / 10 * 11,
+        Duration::from_secs(u64::from(u32::MAX) * 1_000),
+        Duration::MAX,
+    ] {
+        let code = ErrorCode::InvalidArgument;
+        fails_with("acquire", code, acquire(&client, &key, lasting)).await?;
+        fails_with("extend", code, extend(&client, holder.lock_id, lasting)).await?;
+        let options = LockOptions::new().with_ttl(lasting);
+        fails_with("lock", code, lock(&client, &key, options, async |_| ())).await?;
+        free(&client, &key).await?;
+    }
+    let after = next_fence(&client, &key).await?;
+    same(
+        "rise of the fence across refused TTLs",
+        rise(before, after)?,
+        step,
+    )?;
+    let still = held(&client, &held_key, &holder.lock_id).await?;
+    same("the lock after refused extends", still, holding)?;
+    give_back(&client, &holder.lock_id).await?;
     Ok(Outcome::Passed)
 }

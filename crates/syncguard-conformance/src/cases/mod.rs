@@ -10,4 +10,12 @@
 )]
 
 pub mod acquire;
+pub mod cancel;
+pub mod concurrency;
+pub mod errors;
+pub mod expiry;
+pub mod extend;
+pub mod fencing;
+pub mod keys;
+pub mod lookup;
 pub mod release;

@@ -1,11 +1,13 @@
 //! Giving a lock back.
 
-use futures_util::future::join_all;
-use syncguard_core::{LockBackend as _, LockId};
+use syncguard_core::{LockBackend as _, LockId, LockOptions, Lookup, lock};
 
 use crate::outcome::same;
-use crate::steps::{LONG, free, give_back, held, holds_nothing, not_released, take};
-use crate::{Bench, CaseResult, Failure, Harness, Outcome};
+use crate::steps::{
+    LONG, fence_of, fence_step, free, give_back, held, holds_nothing, join, next_fence,
+    not_released, rise, take,
+};
+use crate::{Bench, CaseResult, Harness, Outcome};
 
 /// A released key is free at once: to reads and to the next holder.
 ///
@@ -31,9 +33,7 @@ pub async fn it_works_from_any_client<H: Harness>(bench: Bench<H>) -> CaseResult
     let key = bench.key("handed-over")?;
     let grant = take(&client, &key, LONG).await?;
     let elsewhere = tokio::spawn(async move { give_back(&other, &grant.lock_id).await });
-    elsewhere
-        .await
-        .map_err(|error| Failure::new(format_args!("the releasing task failed: {error}")))??;
+    join([elsewhere]).await?;
     free(&client, &key).await?;
     Ok(Outcome::Passed)
 }
@@ -93,16 +93,113 @@ pub async fn of_concurrent_releases_one_succeeds<H: Harness>(bench: Bench<H>) ->
         let grant = take(&clients[0], &key, LONG).await?;
         let releases = (0..16).map(|index| {
             let client = clients[index % clients.len()].clone();
-            tokio::spawn(async move { client.release(&grant.lock_id).await })
+            tokio::spawn(async move { Ok(client.release(&grant.lock_id).await?.is_released()) })
         });
-        let mut released = 0;
-        for answer in join_all(releases).await {
-            let answer =
-                answer.map_err(|error| Failure::new(format_args!("a task: {error}")))??;
-            released += usize::from(answer.is_released());
-        }
+        let answers = join(releases).await?;
+        let released = answers.into_iter().filter(|released| *released).count();
         same("releases that succeeded", released, 1)?;
         free(&clients[0], &key).await?;
     }
+    Ok(Outcome::Passed)
+}
+
+/// Releasing one lock leaves all others of the client as they are.
+///
+/// Proves R3, K2.
+pub async fn it_leaves_other_locks_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let keys = bench.keys("one-of-many", 5)?;
+    let mut locks = Vec::new();
+    for key in &keys {
+        locks.push((key, take(&client, key, LONG).await?.lock_id));
+    }
+    while let Some((key, id)) = locks.pop() {
+        give_back(&client, &id).await?;
+        free(&client, key).await?;
+        for (key, id) in &locks {
+            held(&client, key, id).await?;
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A released id is forgotten, also once another id holds the key.
+///
+/// Proves R1, L3, X3.
+pub async fn it_forgets_the_id<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("forgotten")?;
+    let former = take(&client, &key, LONG).await?;
+    give_back(&client, &former.lock_id).await?;
+    for client in [&client, &other] {
+        let found = client.lookup_raw(Lookup::Id(&former.lock_id)).await?;
+        same("lookup of a released id", found, None)?;
+    }
+    let successor = take(&other, &key, LONG).await?;
+    for client in [&client, &other] {
+        let found = client.lookup_raw(Lookup::Id(&former.lock_id)).await?;
+        same("lookup of a released id", found, None)?;
+    }
+    give_back(&other, &successor.lock_id).await?;
+    let found = client.lookup_raw(Lookup::Id(&successor.lock_id)).await?;
+    same("lookup of a released id", found, None)?;
+    Ok(Outcome::Passed)
+}
+
+/// A release leaves the key's fence counter where it was.
+///
+/// Proves R4, F1. Neither set back nor moved on, also by releases that find nothing.
+pub async fn it_leaves_the_fence_counter_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let client = bench.client().await?;
+    let key = bench.key("counted")?;
+    let step = fence_step(&client, &key).await?;
+    let first = take(&client, &key, LONG).await?;
+    give_back(&client, &first.lock_id).await?;
+    for _ in 0..5 {
+        not_released(&client, &first.lock_id).await?;
+    }
+    let second = take(&client, &key, LONG).await?;
+    not_released(&client, &first.lock_id).await?;
+    give_back(&client, &second.lock_id).await?;
+    let third = next_fence(&client, &key).await?;
+    let rises = [
+        rise(fence_of(&first), fence_of(&second))?,
+        rise(fence_of(&second), third)?,
+    ];
+    same("rises of the fence across releases", rises, [step, step])?;
+    Ok(Outcome::Passed)
+}
+
+/// A section whose lock was taken from it keeps its value and is told.
+///
+/// Proves R2. `Receipt::overran`, whether the section succeeds or fails.
+pub async fn a_section_is_told_that_its_lock_was_gone<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("section")?;
+    for value in [Ok(7), Err("the section's own error")] {
+        let other = other.clone();
+        let receipt = lock(&client, &key, LockOptions::new(), async |lease| {
+            let _ = other.release(lease.lock_id()).await;
+            value
+        })
+        .await?;
+        same("overran", receipt.overran(), true)?;
+        same("what the section returned", receipt.into_value(), value)?;
+    }
+    let receipt = lock(&client, &key, LockOptions::new(), async |_| 7).await?;
+    same(
+        "overran, of a section that held to the end",
+        receipt.overran(),
+        false,
+    )?;
+    same(
+        "the error of a release that succeeded",
+        receipt.release_error().is_some(),
+        false,
+    )?;
+    free(&other, &key).await?;
     Ok(Outcome::Passed)
 }

@@ -1,0 +1,374 @@
+//! Operations that are dropped, cancelled or timed out.
+
+use std::panic::resume_unwind;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use syncguard_core::{
+    Cancellable as _, CancellationToken, ErrorCode, LockBackend as _, LockId, LockOptions, Lookup,
+    ManagedBackend as _, acquire, lock,
+};
+
+use crate::outcome::{require, same};
+use crate::polling::{poll_once, poll_times};
+use crate::steps::{
+    LONG, SOON, fails_with, fence_step, free, give_back, held, holds_nothing, join, ms, next_fence,
+    refused, rise, soon_free, take, ttl,
+};
+use crate::{Bench, CaseResult, Failure, Harness, Outcome};
+
+/// An acquire dropped at any of its polls leaves no lock behind.
+///
+/// Proves C1. Long before its TTL, and nothing arrives later.
+pub async fn an_acquire_dropped_at_any_poll_leaves_no_lock<H: Harness>(
+    bench: Bench<H>,
+) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let keys = bench.keys("dropped", 24)?;
+    for (index, key) in keys.iter().enumerate() {
+        let attempt = acquire(&client, key, LONG);
+        if let Some(guard) = poll_times(index % 12, attempt).await {
+            let guard = guard?.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
+            same("the release", guard.release().await?.is_released(), true)?;
+        }
+    }
+    client.drain(SOON).await?;
+    for key in &keys {
+        free(&other, key).await?;
+        let next = take(&other, key, LONG).await?;
+        give_back(&other, &next.lock_id).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Acquires cut off by random timeouts leave no lock behind.
+///
+/// Proves C1. 480 of them, from next to nothing to 8 ms.
+pub async fn acquires_in_random_timeouts_leave_no_lock<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let keys = bench.keys("timed-out", 24)?;
+    let tasks = keys.iter().map(|key| {
+        let (client, key) = (client.clone(), key.clone());
+        tokio::spawn(async move {
+            for _ in 0..20 {
+                let within = Duration::from_micros(random_up_to(8_000)?);
+                let attempt = acquire(&client, &key, LONG);
+                if let Ok(guard) = tokio::time::timeout(within, attempt).await
+                    && let Some(guard) = guard?
+                {
+                    same("the release", guard.release().await?.is_released(), true)?;
+                }
+            }
+            Ok(())
+        })
+    });
+    join(tasks).await?;
+    client.drain(SOON).await?;
+    for key in &keys {
+        free(&other, key).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A contended acquire that is dropped does not disturb the holder.
+///
+/// Proves C1, R3.
+pub async fn a_dropped_contender_does_not_disturb_the_holder<H: Harness>(
+    bench: Bench<H>,
+) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("held")?;
+    let grant = take(&client, &key, LONG).await?;
+    let before = held(&client, &key, &grant.lock_id).await?;
+    for polls in 0..12 {
+        if let Some(guard) = poll_times(polls, acquire(&other, &key, LONG)).await {
+            require(
+                guard?.is_none(),
+                "acquire of a held key: expected None, saw a guard",
+            )?;
+        }
+    }
+    other.drain(SOON).await?;
+    let after = held(&client, &key, &grant.lock_id).await?;
+    same("the holder's lock", after, before)?;
+    give_back(&client, &grant.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A token that is cancelled already gives `Aborted`, and nothing was asked of the store.
+///
+/// Proves C2. Every operation; no lock, no fence used, no lock lost.
+pub async fn a_cancelled_token_leaves_no_trace<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let (key, held_key, id) = (bench.key("free")?, bench.key("held")?, LockId::generate()?);
+    let step = fence_step(&client, &key).await?;
+    let fence = next_fence(&client, &key).await?;
+    let grant = take(&client, &held_key, LONG).await?;
+    let before = held(&client, &held_key, &grant.lock_id).await?;
+    let token = CancellationToken::new();
+    token.cancel();
+    let (code, holder, lasting) = (ErrorCode::Aborted, &grant.lock_id, ttl(LONG * 2)?);
+    let error = fails_with(
+        "acquire",
+        code,
+        client.acquire(&key, &id, lasting).cancelled_by(&token),
+    )
+    .await?;
+    same(
+        "outcome_unknown of what was not begun",
+        error.outcome_unknown(),
+        false,
+    )?;
+    fails_with(
+        "acquire",
+        code,
+        acquire(&client, &key, LONG).cancelled_by(&token),
+    )
+    .await?;
+    fails_with("release", code, client.release(holder).cancelled_by(&token)).await?;
+    fails_with(
+        "extend",
+        code,
+        client.extend(holder, lasting).cancelled_by(&token),
+    )
+    .await?;
+    fails_with(
+        "is_locked",
+        code,
+        client.is_locked(&held_key).cancelled_by(&token),
+    )
+    .await?;
+    let lookup = client
+        .lookup_raw(Lookup::Key(&held_key))
+        .cancelled_by(&token);
+    fails_with("lookup", code, lookup).await?;
+    let options = LockOptions::new().with_cancellation(token.clone());
+    fails_with("lock", code, lock(&client, &key, options, async |_| ())).await?;
+
+    client.drain(SOON).await?;
+    free(&client, &key).await?;
+    holds_nothing(&client, &id).await?;
+    let next = next_fence(&client, &key).await?;
+    same(
+        "rise of the fence across aborted acquires",
+        rise(fence, next)?,
+        step,
+    )?;
+    let after = held(&client, &held_key, holder).await?;
+    same("a lock across aborted operations", after, before)?;
+    give_back(&client, holder).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A token cancelled in flight ends the operation at its next poll, and no lock stays behind.
+///
+/// Proves C3, C1. Where the store answers within one poll there is no flight, which is as well.
+pub async fn a_token_cancelled_in_flight_aborts_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let keys = bench.keys("in-flight", 12)?;
+    for (index, key) in keys.iter().enumerate() {
+        let (token, id, lasting) = (CancellationToken::new(), LockId::generate()?, ttl(LONG)?);
+        let mut attempt = pin!(client.acquire(key, &id, lasting).cancelled_by(&token));
+        let mut answer = Poll::Pending;
+        for _ in 0..=index % 3 {
+            answer = poll_once(attempt.as_mut()).await;
+            if answer.is_ready() {
+                break;
+            }
+        }
+        if answer.is_pending() {
+            token.cancel();
+            match poll_once(attempt.as_mut()).await {
+                Poll::Ready(Err(error)) => {
+                    let seen = (error.code(), error.outcome_unknown());
+                    same("the aborted acquire", seen, (ErrorCode::Aborted, true))?;
+                }
+                Poll::Ready(Ok(_)) => {
+                    return Err(Failure::new(
+                        "after cancel: expected Aborted, saw an answer",
+                    ));
+                }
+                Poll::Pending => {
+                    return Err(Failure::new("after cancel: expected Aborted, saw it go on"));
+                }
+            }
+        } else {
+            give_back(&client, &id).await?;
+        }
+    }
+    client.drain(SOON).await?;
+    for key in &keys {
+        free(&client, key).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// `lock()` that waits for a held key ends with `Aborted` when its token is cancelled.
+///
+/// Proves C3. Long before its next attempt, and it takes nothing afterwards.
+pub async fn a_cancelled_wait_ends_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("held")?;
+    let holder = take(&client, &key, LONG).await?;
+    let token = CancellationToken::new();
+    let options = LockOptions::new()
+        .with_timeout(LONG)
+        .with_retry_delay(LONG / 2)
+        .with_cancellation(token.clone());
+    let (waiter, waited_for) = (other.clone(), key.clone());
+    let waiting = tokio::spawn(async move {
+        let section = lock(&waiter, &waited_for, options, async |_| ());
+        fails_with("a cancelled wait", ErrorCode::Aborted, section).await
+    });
+    tokio::time::sleep(ms(100)).await;
+    let cancelled = Instant::now();
+    token.cancel();
+    join([waiting]).await?;
+    require(
+        cancelled.elapsed() < SOON,
+        format_args!(
+            "a cancelled wait: expected an end at once, saw {:?}",
+            cancelled.elapsed()
+        ),
+    )?;
+    give_back(&client, &holder.lock_id).await?;
+    other.drain(SOON).await?;
+    free(&client, &key).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A release dropped at any of its polls still frees the key.
+///
+/// Proves C4. By the bare operation once it was begun, by a guard even before that.
+pub async fn a_release_dropped_at_any_poll_frees_the_key<H: Harness>(
+    bench: Bench<H>,
+) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let keys = bench.keys("dropped-release", 20)?;
+    for (index, key) in keys.iter().enumerate() {
+        let polls = index / 2;
+        if index % 2 == 0 {
+            let grant = take(&client, key, LONG).await?;
+            let release = client.release(&grant.lock_id);
+            if let Some(answer) = poll_times(polls + 1, release).await {
+                same("the release", answer?.is_released(), true)?;
+            }
+        } else {
+            let guard = acquire(&client, key, LONG).await?;
+            let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
+            if let Some(answer) = poll_times(polls, guard.release()).await {
+                same("the guard's release", answer?.is_released(), true)?;
+            }
+        }
+    }
+    for key in &keys {
+        soon_free(&other, key).await?;
+    }
+    client.drain(SOON).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Dropped guards free their keys, and `drain` waits until they have.
+///
+/// Proves C4. On a task, on a thread without a runtime, and while unwinding.
+pub async fn dropped_guards_free_their_keys<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let keys = bench.keys("dropped-guard", 9)?;
+    for (index, key) in keys.iter().enumerate() {
+        let guard = acquire(&client, key, LONG).await?;
+        let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
+        match index % 3 {
+            0 => drop(guard),
+            1 => {
+                let thread = std::thread::spawn(move || drop(guard));
+                let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+                require(
+                    matches!(joined, Ok(Ok(()))),
+                    "dropping a guard outside a runtime: expected no panic, saw one",
+                )?;
+            }
+            _ => {
+                let unwinding = tokio::spawn(async move {
+                    let _guard = guard;
+                    resume_unwind(Box::new("the task's own"))
+                });
+                let joined: Result<(), _> = unwinding.await;
+                same(
+                    "the task's panic",
+                    joined.is_err_and(|error| error.is_panic()),
+                    true,
+                )?;
+            }
+        }
+    }
+    client.drain(SOON).await?;
+    for key in &keys {
+        free(&other, key).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A section that panics or is dropped frees its key.
+///
+/// Proves C4. The panic goes on.
+pub async fn a_section_that_ends_early_frees_its_key<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (panics, dropped) = (bench.key("panics")?, bench.key("dropped")?);
+    let options = || LockOptions::new().with_ttl(LONG);
+    let (holder, key) = (client.clone(), panics.clone());
+    let section = tokio::spawn(async move {
+        let section = async |_| resume_unwind(Box::new("the section's own"));
+        lock::<_, _, _, ()>(&holder, &key, options(), section)
+            .await
+            .map(drop)
+    });
+    let joined = section.await;
+    same(
+        "the section's panic",
+        joined.is_err_and(|error| error.is_panic()),
+        true,
+    )?;
+
+    let waits = lock(&client, &dropped, options(), async |_| {
+        std::future::pending::<()>().await;
+    });
+    let ended = tokio::time::timeout(ms(200), waits).await;
+    same("a section without end was dropped", ended.is_err(), true)?;
+    client.drain(SOON).await?;
+    free(&other, &panics).await?;
+    free(&other, &dropped).await?;
+    Ok(Outcome::Passed)
+}
+
+/// An extend that is dropped leaves the lock with its holder.
+///
+/// Proves C1, X4.
+pub async fn a_dropped_extend_leaves_the_lock_with_its_holder<H: Harness>(
+    bench: Bench<H>,
+) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("extended")?;
+    let grant = take(&client, &key, LONG).await?;
+    let before = held(&client, &key, &grant.lock_id).await?;
+    for polls in 0..10 {
+        let lasting = ttl(LONG)?;
+        let extend = client.extend(&grant.lock_id, lasting);
+        if let Some(answer) = poll_times(polls, extend).await {
+            same("the extend", answer?.expires_at_ms().is_some(), true)?;
+        }
+        refused(&other, &key).await?;
+    }
+    let mut after = held(&other, &key, &grant.lock_id).await?;
+    after.expires_at_ms = before.expires_at_ms;
+    same("the lock but for its expiry", after, before)?;
+    give_back(&client, &grant.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A number below the bound, from the system's source.
+fn random_up_to(bound: u64) -> Result<u64, Failure> {
+    let random = getrandom::u64();
+    let random = random.map_err(|error| Failure::new(format_args!("no randomness: {error}")))?;
+    Ok(random % bound)
+}

@@ -1,0 +1,383 @@
+//! Many at once: several clients, many tasks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use syncguard_core::{
+    AcquireResult, LockBackend as _, LockId, LockOptions, ReleaseResult, acquire, lock,
+};
+use tokio::sync::Barrier;
+
+use crate::clock::StoreClock;
+use crate::outcome::{require, same};
+use crate::steps::{
+    LONG, fence_of, free, give_back, held, holds_nothing, join, ms, renew, rise, take, take_as, ttl,
+};
+use crate::{Bench, CaseResult, Failure, Harness, Outcome};
+
+/// Of many that ask for one key at once exactly one is granted it.
+///
+/// Proves A3, A1, O1. 32 tasks on 4 clients, time after time; the losers see `Locked`.
+pub async fn of_many_exactly_one_is_granted<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const TASKS: usize = 32;
+    let clients = bench.clients(4).await?;
+    let mut fence = None;
+    let key = bench.key("contended")?;
+    for _ in 0..12 {
+        let start = Arc::new(Barrier::new(TASKS));
+        let attempts = (0..TASKS).map(|index| {
+            let (client, key) = (clients[index % clients.len()].clone(), key.clone());
+            let start = Arc::clone(&start);
+            tokio::spawn(async move {
+                let id = LockId::generate()?;
+                start.wait().await;
+                Ok(client.acquire(&key, &id, ttl(LONG)?).await?.granted())
+            })
+        });
+        let grants: Vec<_> = join(attempts).await?.into_iter().flatten().collect();
+        same("grants of one key", grants.len(), 1)?;
+        for grant in grants {
+            rise(fence, fence_of(&grant))?;
+            fence = fence_of(&grant);
+            held(&clients[0], &key, &grant.lock_id).await?;
+            give_back(&clients[0], &grant.lock_id).await?;
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+/// The same, on many new keys at once: the first grant of a key is no exception.
+///
+/// Proves A3, A1, K2, O1.
+pub async fn of_many_exactly_one_is_granted_a_new_key<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const TASKS: usize = 8;
+    let clients = bench.clients(4).await?;
+    let keys = bench.keys("new", 16)?;
+    let attempts = (0..TASKS * keys.len()).map(|index| {
+        let client = clients[index % clients.len()].clone();
+        let key = keys[index / TASKS].clone();
+        tokio::spawn(async move {
+            let id = LockId::generate()?;
+            let answer = client.acquire(&key, &id, ttl(LONG)?).await?;
+            Ok(answer.granted().map(|grant| (key, grant.lock_id)))
+        })
+    });
+    let grants: Vec<_> = join(attempts).await?.into_iter().flatten().collect();
+    for key in &keys {
+        let count = grants.iter().filter(|(granted, _)| granted == key).count();
+        same("grants of one new key", count, 1)?;
+    }
+    for (key, id) in &grants {
+        held(&clients[0], key, id).await?;
+        give_back(&clients[1], id).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// 64 tasks cycle over 16 keys: nobody holds a key beside another, and fences only rise.
+///
+/// Proves A3, A1, F1, R1, O1. Up to 200 cycles each, on four clients; holders are kept in a register
+/// of this process. It ends after some seconds on a slow store.
+pub async fn holders_exclude_each_other<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const TASKS: usize = 64;
+    const CYCLES: usize = 200;
+    const LONGEST: Duration = Duration::from_secs(6);
+    struct Place {
+        key: syncguard_core::LockKey,
+        taken: AtomicBool,
+        fence: AtomicU64,
+        grants: AtomicU64,
+    }
+    let clients = bench.clients(4).await?;
+    let places: Vec<_> = bench
+        .keys("cycled", 16)?
+        .into_iter()
+        .map(|key| Place {
+            key,
+            taken: AtomicBool::new(false),
+            fence: AtomicU64::new(0),
+            grants: AtomicU64::new(0),
+        })
+        .collect();
+    let places = Arc::new(places);
+    let end = Instant::now() + LONGEST;
+    let has_fences = bench.has_fences();
+    let tasks = (0..TASKS).map(|task| {
+        let client = clients[task % clients.len()].clone();
+        let places = Arc::clone(&places);
+        tokio::spawn(async move {
+            for cycle in 0..CYCLES {
+                if Instant::now() > end {
+                    break;
+                }
+                let place = &places[(task * 7 + cycle * 5) % places.len()];
+                let id = LockId::generate()?;
+                let answer = client.acquire(&place.key, &id, ttl(LONG)?).await?;
+                let AcquireResult::Acquired(grant) = answer else {
+                    continue;
+                };
+                require(
+                    !place.taken.swap(true, Ordering::SeqCst),
+                    "a key granted: expected no other holder, saw one",
+                )?;
+                place.grants.fetch_add(1, Ordering::Relaxed);
+                let fence = fence_of(&grant).unwrap_or_default();
+                let greatest = place.fence.fetch_max(fence, Ordering::SeqCst);
+                require(
+                    fence > greatest || !has_fences,
+                    format_args!("a fence: expected more than {greatest}, saw {fence}"),
+                )?;
+                tokio::task::yield_now().await;
+                place.taken.store(false, Ordering::SeqCst);
+                give_back(&client, &id).await?;
+            }
+            Ok(())
+        })
+    });
+    join(tasks).await?;
+    for place in places.iter() {
+        require(
+            place.grants.load(Ordering::Relaxed) > 0,
+            "a key in the cycle: expected grants, saw none",
+        )?;
+        free(&clients[0], &place.key).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// `lock()` keeps sections apart: a counter that is read, then written, loses nothing.
+///
+/// Proves A3, E1, O1.
+pub async fn sections_never_overlap<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const TASKS: u64 = 12;
+    const SECTIONS: u64 = 4;
+    let clients = bench.clients(3).await?;
+    let (key, counter) = (bench.key("section")?, Arc::new(AtomicU64::new(0)));
+    let tasks = (0..TASKS).zip(clients.iter().cycle()).map(|(_, client)| {
+        let (client, key, counter) = (client.clone(), key.clone(), Arc::clone(&counter));
+        tokio::spawn(async move {
+            let options = LockOptions::new()
+                .with_ttl(LONG)
+                .with_timeout(LONG)
+                .with_max_retries(1_000_000)
+                .with_backoff(syncguard_core::Backoff::Fixed)
+                .with_retry_delay(ms(10));
+            for _ in 0..SECTIONS {
+                let receipt = lock(&client, &key, options.clone(), async |_| {
+                    let seen = counter.load(Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                    counter.store(seen + 1, Ordering::SeqCst);
+                })
+                .await?;
+                same("overran", receipt.overran(), false)?;
+            }
+            Ok(())
+        })
+    });
+    join(tasks).await?;
+    same(
+        "sections counted",
+        counter.load(Ordering::SeqCst),
+        TASKS * SECTIONS,
+    )?;
+    Ok(Outcome::Passed)
+}
+
+/// Replays of one acquire, all at once, are one grant.
+///
+/// Proves A5, A3. As when a driver delivers a call twice.
+pub async fn concurrent_replays_are_one_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let clients = bench.clients(4).await?;
+    for key in bench.keys("replayed", 8)? {
+        let id = LockId::generate()?;
+        let attempts = (0..8).map(|index| {
+            let (client, key) = (clients[index % clients.len()].clone(), key.clone());
+            tokio::spawn(async move { take_as(&client, &key, &id, LONG).await })
+        });
+        let grants = join(attempts).await?;
+        for grant in &grants {
+            same("one of the replayed grants", grant, &grants[0])?;
+        }
+        let info = held(&clients[0], &key, &id).await?;
+        same("the fence at the store", info.fence, grants[0].fence)?;
+        same(
+            "the expiry at the store",
+            info.expires_at_ms,
+            grants[0].expires_at_ms,
+        )?;
+        give_back(&clients[1], &id).await?;
+        free(&clients[0], &key).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Different keys, all at once, are all granted.
+///
+/// Proves K2, O1.
+pub async fn different_keys_never_wait_for_each_other<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let clients = bench.clients(4).await?;
+    let keys = bench.keys("parallel", 64)?;
+    let tasks = keys.into_iter().enumerate().map(|(index, key)| {
+        let client = clients[index % clients.len()].clone();
+        tokio::spawn(async move {
+            for _ in 0..3 {
+                let grant = take(&client, &key, LONG).await?;
+                renew(&client, &grant.lock_id, LONG).await?;
+                held(&client, &key, &grant.lock_id).await?;
+                give_back(&client, &grant.lock_id).await?;
+            }
+            Ok(())
+        })
+    });
+    join(tasks).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Extends of one lock, all at once, all succeed; the last one stands.
+///
+/// Proves X1, X2, O1.
+pub async fn concurrent_extends_all_succeed<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let clients = bench.clients(4).await?;
+    let key = bench.key("extended")?;
+    let grant = take(&clients[0], &key, LONG).await?;
+    for _ in 0..5 {
+        let extends = (0_u32..16)
+            .zip(clients.iter().cycle())
+            .map(|(index, client)| {
+                let client = client.clone();
+                tokio::spawn(async move {
+                    renew(&client, &grant.lock_id, LONG + ms(1_000) * index).await
+                })
+            });
+        let answers = join(extends).await?;
+        let info = held(&clients[0], &key, &grant.lock_id).await?;
+        require(
+            answers.contains(&info.expires_at_ms),
+            "the expiry after concurrent extends: expected one of the answers, saw another",
+        )?;
+        same("the fence", info.fence, grant.fence)?;
+    }
+    give_back(&clients[0], &grant.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A release that meets an extend in flight frees the key for good.
+///
+/// Proves X3, R1, O1. Whichever comes first.
+pub async fn a_release_beats_an_extend_in_flight<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let tasks = bench.keys("raced", 40)?.into_iter().map(|key| {
+        let (client, other) = (client.clone(), other.clone());
+        tokio::spawn(async move {
+            let grant = take(&client, &key, LONG).await?;
+            let id = grant.lock_id;
+            let extending = {
+                let other = other.clone();
+                tokio::spawn(async move { Ok(other.extend(&id, ttl(LONG)?).await?) })
+            };
+            give_back(&client, &id).await?;
+            join([extending]).await?;
+            free(&client, &key).await?;
+            holds_nothing(&other, &id).await?;
+            let next = take(&other, &key, LONG).await?;
+            give_back(&other, &next.lock_id).await
+        })
+    });
+    join(tasks).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A grant counts from after its predecessor's end, however long it waited inside the store.
+///
+/// Proves A6, O1. Contenders ask all the while; whoever is granted the key shows a time of
+/// acquisition no earlier than the store's clock read before the predecessor released.
+pub async fn grants_are_timed_after_any_wait<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const CONTENDERS: usize = 12;
+    const GRANTS: u64 = 24;
+    let clients = bench.clients(4).await?;
+    let clock = Arc::new(StoreClock::new(&bench).await?);
+    let key = bench.key("handed-on")?;
+    let granted = Arc::new(AtomicU64::new(0));
+    // The store's time at which the key was certainly still held by the last holder.
+    let held_at_ms = Arc::new(std::sync::atomic::AtomicI64::new(0));
+    let tasks = (0..CONTENDERS).map(|index| {
+        let (client, key) = (clients[index % clients.len()].clone(), key.clone());
+        let (clock, granted) = (Arc::clone(&clock), Arc::clone(&granted));
+        let held_at_ms = Arc::clone(&held_at_ms);
+        tokio::spawn(async move {
+            while granted.load(Ordering::SeqCst) < GRANTS {
+                let id = LockId::generate()?;
+                let answer = client.acquire(&key, &id, ttl(LONG)?).await?;
+                let AcquireResult::Acquired(grant) = answer else {
+                    tokio::task::yield_now().await;
+                    continue;
+                };
+                let granted_at_ms = grant.expires_at_ms - ttl(LONG)?.as_millis();
+                let earliest = held_at_ms.load(Ordering::SeqCst);
+                require(
+                    granted_at_ms >= earliest,
+                    format_args!(
+                        "the time a grant counts from: expected {earliest} or later, saw \
+                         {granted_at_ms}"
+                    ),
+                )?;
+                granted.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(ms(3)).await;
+                held_at_ms.store(clock.now_ms().await?, Ordering::SeqCst);
+                give_back(&client, &id).await?;
+            }
+            Ok(())
+        })
+    });
+    join(tasks).await?;
+    let clock = Arc::into_inner(clock);
+    clock
+        .ok_or_else(|| Failure::new("a task still reads the clock"))?
+        .stop()
+        .await?;
+    Ok(Outcome::Passed)
+}
+
+/// All operations at once on one key: answers, never errors.
+///
+/// Proves O1, L1, L4. And the key is free in the end.
+pub async fn mixed_operations_give_no_errors<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let clients = bench.clients(4).await?;
+    let key = bench.key("mixed")?;
+    let tasks = (0..24).map(|task| {
+        let (client, key) = (clients[task % clients.len()].clone(), key.clone());
+        tokio::spawn(async move {
+            for round in 0..12 {
+                match (task + round) % 4 {
+                    0 => {
+                        client.is_locked(&key).await?;
+                        syncguard_core::get_by_key(&client, &key).await?;
+                    }
+                    1 => {
+                        let unknown = LockId::generate()?;
+                        let released = client.release(&unknown).await?;
+                        same(
+                            "the release of an unknown id",
+                            released.is_released(),
+                            false,
+                        )?;
+                    }
+                    _ => {
+                        if let Some(guard) = acquire(&client, &key, LONG).await? {
+                            let renewed = guard.extend(LONG).await?;
+                            same("the extend", renewed.expires_at_ms().is_some(), true)?;
+                            held(&client, &key, guard.lock_id()).await?;
+                            let released = guard.release().await?;
+                            same("the release", released, ReleaseResult::Released)?;
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })
+    });
+    join(tasks).await?;
+    free(&clients[0], &key).await?;
+    Ok(Outcome::Passed)
+}

@@ -1,0 +1,223 @@
+//! What is shown, and what is not: no raw key, no raw lock id, in any text.
+//!
+//! Every key of a case contains the case's random namespace; a text that shows a key shows that.
+
+use std::error::Error;
+use std::fmt::Debug;
+
+use syncguard_core::{
+    Cancellable as _, CancellationToken, ErrorCode, FENCE_MAX, LockBackend as _, LockError, LockId,
+    LockOptions, Lookup, MAX_KEY_LENGTH_BYTES, ManagedBackend as _, Operation, acquire, extend,
+    get_by_id, get_by_key, is_locked, lock, release,
+};
+use tracing::instrument::WithSubscriber as _;
+
+use crate::capture::Capture;
+use crate::outcome::{require, same};
+use crate::steps::{LONG, SOON, fails_with, give_back, ms, take, ttl};
+use crate::{Bench, CaseResult, Failure, Harness, Outcome};
+
+/// `Debug` of guards, leases, grants, answers, infos and clients shows no identifier.
+///
+/// Proves O2.
+pub async fn debug_of_values_shows_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let key = bench.key("secret")?;
+    let guard = acquire(&client, &key, LONG).await?;
+    let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
+    let id = *guard.lock_id();
+    let hidden = Hidden {
+        namespace: bench.namespace(),
+        id,
+    };
+    hidden.in_debug("the guard", &guard)?;
+    hidden.in_debug("the lease", &guard.lease())?;
+    hidden.in_debug("the key", &key)?;
+    hidden.in_debug("the id", &id)?;
+    hidden.in_debug("the client while it holds", &client)?;
+    hidden.in_debug("the policy", client.policy())?;
+    hidden.in_debug("the capabilities", &client.capabilities())?;
+    hidden.in_debug(
+        "a replayed grant",
+        &client.acquire(&key, &id, ttl(LONG)?).await?,
+    )?;
+    let other = LockId::generate()?;
+    hidden.in_debug(
+        "a refusal",
+        &client.acquire(&key, &other, ttl(LONG)?).await?,
+    )?;
+    hidden.in_debug("an extend", &guard.extend(LONG).await?)?;
+    for by in [Lookup::Key(&key), Lookup::Id(&id)] {
+        hidden.in_debug("a lookup's question", &by)?;
+        hidden.in_debug("a lookup", &client.lookup(by).await?)?;
+        hidden.in_debug("a raw lookup", &client.lookup_raw(by).await?)?;
+    }
+    hidden.in_debug("a release", &guard.release().await?)?;
+    let receipt = lock(&client, &key, LockOptions::new(), async |lease| {
+        format!("{lease:?}")
+    })
+    .await?;
+    hidden.in_debug("a receipt and its lease", &receipt)?;
+    Ok(Outcome::Passed)
+}
+
+/// No error shows a key or an id: neither itself nor its sources.
+///
+/// Proves O2, K5, I1. Of bad arguments, cancelled calls, waits that ran out, exhausted fences.
+pub async fn errors_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let (key, space) = (bench.key("secret")?, bench.namespace());
+    let grant = take(&client, &key, LONG).await?;
+    let id = grant.lock_id;
+    let hidden = Hidden {
+        namespace: space,
+        id,
+    };
+    let refused = ErrorCode::InvalidArgument;
+    let long = format!("{space}{}", "x".repeat(MAX_KEY_LENGTH_BYTES));
+    for bad in [format!("{space}\0"), long] {
+        hidden.in_error(&fails_with("acquire", refused, acquire(&client, &bad, LONG)).await?)?;
+        hidden.in_error(&fails_with("is_locked", refused, is_locked(&client, &bad)).await?)?;
+        hidden.in_error(&fails_with("lookup", refused, get_by_key(&client, &bad)).await?)?;
+    }
+    let bad = format!("{}=", id.as_str());
+    hidden.in_error(&fails_with("release", refused, release(&client, &bad)).await?)?;
+    hidden.in_error(&fails_with("extend", refused, extend(&client, &bad, LONG)).await?)?;
+    hidden.in_error(&fails_with("lookup", refused, get_by_id(&client, &bad)).await?)?;
+    let too_long = LONG * 10_000_000;
+    hidden.in_error(&fails_with("acquire", refused, acquire(&client, &key, too_long)).await?)?;
+    hidden.in_error(&fails_with("extend", refused, extend(&client, id, too_long)).await?)?;
+
+    let token = CancellationToken::new();
+    token.cancel();
+    let aborted = client.release(&id).cancelled_by(&token);
+    hidden.in_error(&fails_with("release", ErrorCode::Aborted, aborted).await?)?;
+    let options = LockOptions::new()
+        .with_timeout(ms(150))
+        .with_retry_delay(ms(20));
+    let waiting = lock(&client, &key, options, async |_| ());
+    hidden.in_error(&fails_with("lock", ErrorCode::AcquisitionTimeout, waiting).await?)?;
+    give_back(&client, &id).await?;
+
+    if bench.has_fences() && bench.harness().set_fence_counter(&key, FENCE_MAX).await? {
+        let attempt = client.acquire(&key, &id, ttl(LONG)?);
+        hidden.in_error(&fails_with("acquire", ErrorCode::Internal, attempt).await?)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A wait that ran out says how many attempts it made, on which key, and how long it took.
+///
+/// Proves O2, A2. The key is reachable by its accessor alone.
+pub async fn a_wait_that_ran_out_says_how_it_went<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("secret")?;
+    let grant = take(&client, &key, LONG).await?;
+    let options = LockOptions::new()
+        .with_timeout(SOON)
+        .with_max_retries(3)
+        .with_retry_delay(ms(5));
+    let section = lock(&other, &key, options, async |_| ());
+    let error = fails_with("lock", ErrorCode::AcquisitionTimeout, section).await?;
+    let wait = error.wait();
+    same("attempts", wait.map(|wait| wait.attempts), Some(4))?;
+    same("the operation", error.operation(), Some(Operation::Lock))?;
+    same("the key", error.key(), Some(&key))?;
+    same("is_retryable", error.is_retryable(), true)?;
+    Hidden {
+        namespace: bench.namespace(),
+        id: grant.lock_id,
+    }
+    .in_error(&error)?;
+    give_back(&client, &grant.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// No event or span shows a key or an id, at any level.
+///
+/// Proves O2. All operations, watched by a subscriber of their own; what a driver does on tasks of
+/// its own is out of its sight.
+pub async fn events_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let capture = Capture::default();
+    let id = LockId::generate()?;
+    let watched = async {
+        tracing::trace!("watching");
+        let client = bench.client().await?;
+        let key = bench.key("secret")?;
+        let _ = client.acquire(&key, &id, ttl(LONG)?).await?;
+        let contended = client
+            .acquire(&key, &LockId::generate()?, ttl(LONG)?)
+            .await?;
+        same("a contended attempt is Locked", contended.is_locked(), true)?;
+        client.is_locked(&key).await?;
+        client.lookup(Lookup::Key(&key)).await?;
+        client.lookup(Lookup::Id(&id)).await?;
+        let _ = client.extend(&id, ttl(LONG)?).await?;
+        let _ = client.release(&id).await?;
+        let _ = client.release(&id).await?;
+        let section = async |lease: syncguard_core::Lease<_>| client.release(lease.lock_id()).await;
+        let overran = lock(&client, &key, LockOptions::new(), section).await?;
+        same("overran", overran.overran(), true)?;
+        if bench.has_fences()
+            && bench
+                .harness()
+                .set_fence_counter(&key, FENCE_MAX - 1)
+                .await?
+        {
+            // The first warns, the second fails.
+            let _ = client.acquire(&key, &id, ttl(LONG)?).await?;
+            let _ = client.release(&id).await?;
+            let attempt = client.acquire(&key, &id, ttl(LONG)?);
+            fails_with("acquire", ErrorCode::Internal, attempt).await?;
+        }
+        Ok::<_, Failure>(())
+    };
+    watched.with_subscriber(capture.clone()).await?;
+    let text = capture.text();
+    require(
+        text.contains("watching"),
+        "the subscriber: expected events, saw none",
+    )?;
+    Hidden {
+        namespace: bench.namespace(),
+        id,
+    }
+    .in_text("an event", &text)?;
+    Ok(Outcome::Passed)
+}
+
+/// What must not show up.
+struct Hidden<'a> {
+    namespace: &'a str,
+    id: LockId,
+}
+
+impl Hidden<'_> {
+    #[track_caller]
+    fn in_debug(&self, what: &str, value: &impl Debug) -> Result<(), Failure> {
+        self.in_text(what, &format!("{value:?} {value:#?}"))
+    }
+
+    #[track_caller]
+    fn in_error(&self, error: &LockError) -> Result<(), Failure> {
+        self.in_text("an error's message", error.message())?;
+        let mut link: Option<&(dyn Error + 'static)> = Some(error);
+        while let Some(error) = link {
+            self.in_text("an error", &format!("{error} {error:?} {error:#?}"))?;
+            link = error.source();
+        }
+        Ok(())
+    }
+
+    #[track_caller]
+    fn in_text(&self, what: &str, text: &str) -> Result<(), Failure> {
+        require(
+            !text.contains(self.namespace),
+            format_args!("{what}: expected hashes alone, saw the key"),
+        )?;
+        require(
+            !text.contains(self.id.as_str()),
+            format_args!("{what}: expected hashes alone, saw the lock id"),
+        )
+    }
+}

@@ -1,0 +1,516 @@
+//! The end of a lease, in real time.
+//!
+//! "Before" is only said of answers that came in before the TTL had passed by the local clock;
+//! "after" only of questions that were asked later than the tolerance allows.
+
+use std::time::Instant;
+
+use syncguard_core::{AcquireResult, LockBackend, LockId, LockKey, Lookup, TIME_TOLERANCE_MS};
+
+use crate::clock::{Brief, LIFETIMES, StoreClock, dead_at, take_briefly, too_slow};
+use crate::outcome::{require, same};
+use crate::steps::{
+    LONG, fence_of, fence_step, free, give_back, held, join, ms, next_fence, not_released,
+    not_renewed, refused, renew, rise, take, take_as, ttl,
+};
+use crate::{Bench, CaseResult, Failure, Harness, Outcome};
+
+/// Until it expires a lease is live: all reads say so and nobody else is granted the key.
+///
+/// Proves E1, L1, L2. At the start and late in its time.
+pub async fn before_it_a_lease_is_live<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for lasting in LIFETIMES {
+        let key = bench.key(&format!("live:{}", lasting.as_millis()))?;
+        let started = Instant::now();
+        let seen = async {
+            let grant = take(&client, &key, lasting).await?;
+            for part in [0, 1, 2, 3] {
+                tokio::time::sleep_until((started + lasting * part / 4).into()).await;
+                held(&client, &key, &grant.lock_id).await?;
+                refused(&other, &key).await?;
+            }
+            Ok::<_, Failure>(())
+        }
+        .await;
+        if started.elapsed() < lasting {
+            seen?;
+            return Ok(Outcome::Passed);
+        }
+    }
+    Err(too_slow())
+}
+
+/// Until the store's own clock reaches the expiry, the key is held to the millisecond.
+///
+/// Proves E1, T1. A TTL is not rounded down, and nothing clears a live lock away.
+pub async fn before_it_a_lease_is_live_to_the_millisecond<H: Harness>(
+    bench: Bench<H>,
+) -> CaseResult {
+    let client = bench.client().await?;
+    let clock = StoreClock::new(&bench).await?;
+    let key = bench.key("live")?;
+    // Taken for long and then shortened: the answer may come late without harm.
+    let grant = take(&client, &key, LONG).await?;
+    let expires_at_ms = renew(&client, &grant.lock_id, ms(900)).await?;
+    loop {
+        let locked = client.is_locked(&key).await?;
+        let by_key = client.lookup_raw(Lookup::Key(&key)).await?;
+        let by_id = client.lookup_raw(Lookup::Id(&grant.lock_id)).await?;
+        // Read after the answers: if it has not come to the expiry now, it had not then.
+        let now_ms = clock.now_ms().await?;
+        if now_ms >= expires_at_ms {
+            break;
+        }
+        let left = expires_at_ms - now_ms;
+        require(
+            locked && by_key.is_some() && by_id.is_some(),
+            format_args!(
+                "{left} ms before the expiry: expected the lock, saw is_locked {locked}, \
+                 lookup by key {}, by id {}",
+                by_key.is_some(),
+                by_id.is_some()
+            ),
+        )?;
+        if left > 100 {
+            tokio::time::sleep(ms(20)).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
+    }
+    clock.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// A second after its expiry a lease is dead: reads find nothing, and the key is granted.
+///
+/// Proves E2, L3.
+pub async fn after_the_tolerance_the_key_is_free<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let clients = bench.clients(2).await?;
+    let keys = bench.keys("dead", 4)?;
+    let mut brief = Vec::new();
+    for key in &keys {
+        brief.push(take_briefly(&clients[0], key).await?);
+    }
+    for lease in &brief {
+        lease.end().await;
+    }
+    // Each way of asking is the first to meet its own dead lock.
+    same("is_locked", clients[1].is_locked(&keys[0]).await?, false)?;
+    same(
+        "lookup by key",
+        clients[1].lookup_raw(Lookup::Key(&keys[1])).await?,
+        None,
+    )?;
+    let id = brief[2].grant.lock_id;
+    same(
+        "lookup by id",
+        clients[1].lookup_raw(Lookup::Id(&id)).await?,
+        None,
+    )?;
+    take(&clients[1], &keys[3], LONG).await.map(drop)?;
+    for key in &keys[..3] {
+        free(&clients[1], key).await?;
+        let next = take(&clients[1], key, LONG).await?;
+        held(&clients[0], key, &next.lock_id).await?;
+        give_back(&clients[1], &next.lock_id).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// From expiry + 1000 on, by the store's own clock, a lease is dead to the millisecond.
+///
+/// Proves E2, L3, X3, R2. To every operation, each on locks of its own.
+pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
+    bench: Bench<H>,
+) -> CaseResult {
+    const EACH: usize = 4;
+    let client = bench.client().await?;
+    let clock = StoreClock::new(&bench).await?;
+    let mut locks = Vec::new();
+    for (index, key) in bench
+        .keys("dead", Probe::ALL.len() * EACH)?
+        .into_iter()
+        .enumerate()
+    {
+        let id = take(&client, &key, LONG).await?.lock_id;
+        locks.push((Probe::ALL[index % Probe::ALL.len()], key, id, 0_i64));
+    }
+    for (step, lock) in (0_u64..).zip(&mut locks) {
+        // Spread out, so that every probe meets some boundaries as they pass.
+        lock.3 = renew(&client, &lock.2, ms(100 + step * 5)).await? + TIME_TOLERANCE_MS;
+    }
+    tokio::time::sleep(ms(950)).await;
+    while !locks.is_empty() {
+        let now_ms = clock.now_ms().await?;
+        let due = locks
+            .iter()
+            .position(|(.., dead_at_ms)| *dead_at_ms <= now_ms);
+        let Some(due) = due else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        let (probe, key, id, dead_at_ms) = locks.swap_remove(due);
+        require(
+            !probe.finds_it_live(&client, &key, &id).await?,
+            format_args!(
+                "{probe:?} at expiry + {TIME_TOLERANCE_MS} + {} ms: \
+                 expected the lease dead, saw it live",
+                now_ms - dead_at_ms
+            ),
+        )?;
+    }
+    clock.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// Releasing an expired lock is `NotHeld`.
+///
+/// Proves R2, E2.
+pub async fn an_expired_lock_is_not_released<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("expired")?;
+    let lease = take_briefly(&client, &key).await?;
+    lease.end().await;
+    not_released(&client, &lease.grant.lock_id).await?;
+    not_released(&other, &lease.grant.lock_id).await?;
+    free(&client, &key).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Extending an expired lock is `NotHeld` and does not bring it back.
+///
+/// Proves X3, E2.
+pub async fn an_expired_lock_is_not_extended<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("expired")?;
+    let lease = take_briefly(&client, &key).await?;
+    lease.end().await;
+    for client in [&client, &other] {
+        not_renewed(client, &lease.grant.lock_id).await?;
+        free(client, &key).await?;
+        let found = client.lookup_raw(Lookup::Id(&lease.grant.lock_id)).await?;
+        same("lookup of an expired id", found, None)?;
+    }
+    let next = take(&other, &key, LONG).await?;
+    not_renewed(&client, &lease.grant.lock_id).await?;
+    give_back(&other, &next.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A holder that overran does no harm to its successor, whatever it calls.
+///
+/// Proves R3, X3, L3, F1. Its id still stands in some index, and must lead nowhere.
+pub async fn an_overrun_holder_does_no_harm<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("overrun")?;
+    let lease = take_briefly(&client, &key).await?;
+    let former = lease.grant.lock_id;
+    lease.end().await;
+    let successor = take(&other, &key, LONG).await?;
+    rise(fence_of(&lease.grant), fence_of(&successor))?;
+    let before = held(&other, &key, &successor.lock_id).await?;
+    for client in [&client, &other] {
+        not_released(client, &former).await?;
+        not_renewed(client, &former).await?;
+        let found = client.lookup_raw(Lookup::Id(&former)).await?;
+        same("lookup of the former holder's id", found, None)?;
+        let again = client.acquire(&key, &former, ttl(LONG)?).await?;
+        same(
+            "the former holder's replay is Locked",
+            again.is_locked(),
+            true,
+        )?;
+        let after = held(client, &key, &successor.lock_id).await?;
+        same("the successor's lock", &after, &before)?;
+    }
+    give_back(&other, &successor.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// An id whose lease expired takes the key anew: a new fence and a whole TTL.
+///
+/// Proves A5, A6, F1. No grant is answered from memory.
+pub async fn a_replay_after_expiry_is_a_new_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let key = bench.key("again")?;
+    let lease = take_briefly(&client, &key).await?;
+    lease.end().await;
+    let again = take_as(&client, &key, &lease.grant.lock_id, LONG).await?;
+    rise(fence_of(&lease.grant), fence_of(&again))?;
+    let info = held(&client, &key, &again.lock_id).await?;
+    same(
+        "the expiry at the store",
+        info.expires_at_ms,
+        again.expires_at_ms,
+    )?;
+    let lasting = info.expires_at_ms - info.acquired_at_ms;
+    same(
+        "milliseconds from acquisition to expiry",
+        lasting,
+        ttl(LONG)?.as_millis(),
+    )?;
+    require(
+        info.acquired_at_ms >= lease.grant.expires_at_ms,
+        format_args!(
+            "the new time of acquisition: expected {} or later, saw {}",
+            lease.grant.expires_at_ms, info.acquired_at_ms
+        ),
+    )?;
+    give_back(&client, &again.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Who takes a key the moment it expires has a whole TTL, and five renewals succeed.
+///
+/// Proves A6, X1, E2. No lease is born dead for having waited.
+pub async fn the_next_lease_is_whole<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (key, id) = (bench.key("awaited")?, LockId::generate()?);
+    let lease = take_briefly(&client, &key).await?;
+    let next = loop {
+        match other.acquire(&key, &id, ttl(LONG)?).await? {
+            AcquireResult::Acquired(grant) => break grant,
+            AcquireResult::Locked => tokio::time::sleep(ms(20)).await,
+        }
+        // It ends: the lease is dead before long, and the case has a timeout.
+    };
+    let granted_at_ms = next.expires_at_ms - ttl(LONG)?.as_millis();
+    require(
+        granted_at_ms >= lease.grant.expires_at_ms,
+        format_args!(
+            "the successor's lease: expected it counted from {} or later, saw {granted_at_ms}",
+            lease.grant.expires_at_ms
+        ),
+    )?;
+    for _ in 0..5 {
+        renew(&other, &id, LONG).await?;
+    }
+    give_back(&other, &id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Between expiry and expiry + 1000 an extend and an acquire never both succeed.
+///
+/// Proves E3, X3, E1. One after the other in either order, and at once; before, inside and after.
+pub async fn in_the_tolerance_only_one_wins<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const LOCKS: u32 = 36;
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut leases = Vec::new();
+    for index in 0..LOCKS {
+        let key = bench.key(&format!("window:{index}"))?;
+        let id = take(&client, &key, LONG).await?.lock_id;
+        leases.push((index, key, id));
+    }
+    // Their expiries lie up to 1.4 s apart, so that one moment finds all stages.
+    for (index, _, id) in &leases {
+        renew(&client, id, ms(50) + ms(40) * *index).await?;
+    }
+    tokio::time::sleep(ms(1_150)).await;
+    let races = leases.into_iter().map(|(index, key, former)| {
+        let (client, other) = (client.clone(), other.clone());
+        tokio::spawn(async move {
+            let challenger = LockId::generate()?;
+            let lasting = ttl(LONG)?;
+            let (extended, acquired) = match index % 3 {
+                0 => {
+                    let extended = client.extend(&former, lasting).await?;
+                    (extended, other.acquire(&key, &challenger, lasting).await?)
+                }
+                1 => {
+                    let acquired = other.acquire(&key, &challenger, lasting).await?;
+                    (client.extend(&former, lasting).await?, acquired)
+                }
+                _ => tokio::try_join!(
+                    client.extend(&former, lasting),
+                    other.acquire(&key, &challenger, lasting)
+                )?,
+            };
+            let (extended, acquired) = (extended.expires_at_ms().is_some(), !acquired.is_locked());
+            require(
+                !(extended && acquired),
+                "extend and acquire by another: expected one to succeed, saw both",
+            )?;
+            for (id, wins) in [(&former, extended), (&challenger, acquired)] {
+                if wins {
+                    held(&other, &key, id).await?;
+                    give_back(&client, id).await?;
+                }
+            }
+            Ok(())
+        })
+    });
+    join(races).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Releases at the very moment of expiry are `Released` or `NotHeld`, never an error.
+///
+/// Proves R2, O1. From 5 ms before it to 5 ms after, and around the end of the tolerance.
+pub async fn a_release_at_the_last_moment_is_no_error<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let mut releases = Vec::new();
+    for (index, key) in bench.keys("moment", 22)?.into_iter().enumerate() {
+        let id = take(&client, &key, LONG).await?.lock_id;
+        let client = client.clone();
+        releases.push(tokio::spawn(async move {
+            renew(&client, &id, ms(150)).await?;
+            let tolerance = if index < 11 { 0 } else { 1_000 };
+            let offset = u64::try_from(index % 11).unwrap_or_default();
+            tokio::time::sleep(ms(145 + tolerance + offset)).await;
+            // Either answer will do; an error is none.
+            let _ = client.release(&id).await?;
+            not_released(&client, &id).await?;
+            free(&client, &key).await
+        }));
+    }
+    join(releases).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Fences go on rising across expiries.
+///
+/// Proves F1, F2. A dead lock's removal does not take the counter with it.
+pub async fn fences_rise_across_expiries<H: Harness>(bench: Bench<H>) -> CaseResult {
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("expiring")?;
+    let mut fence = next_fence(&client, &key).await?;
+    for client in [&client, &other] {
+        let lease = take_briefly(client, &key).await?;
+        rise(fence, fence_of(&lease.grant))?;
+        fence = fence_of(&lease.grant);
+        lease.end().await;
+        free(client, &key).await?;
+    }
+    rise(fence, next_fence(&client, &key).await?)?;
+    Ok(Outcome::Passed)
+}
+
+/// Whatever clears dead locks away spares live ones, and every fence counter.
+///
+/// Proves F2, L4, E1. Reads of locks that are long dead, as an optional clean-up would wait for.
+pub async fn clean_up_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (dead, live) = (bench.keys("dead", 3)?, bench.keys("live", 3)?);
+    let mut steps = Vec::new();
+    for key in &dead {
+        steps.push(fence_step(&client, key).await?);
+    }
+    let mut leases = Vec::new();
+    for key in &dead {
+        leases.push(take_briefly(&client, key).await?);
+    }
+    let mut holding = Vec::new();
+    for key in &live {
+        let id = take(&client, key, LONG).await?.lock_id;
+        holding.push((key, id, held(&client, key, &id).await?));
+    }
+    // Longer than any clean-up's guard: 2 s by the store's time, 1 s + tolerance by a client's.
+    tokio::time::sleep_until((dead_at(ms(500)) + ms(1_500)).into()).await;
+    for _ in 0..5 {
+        for (key, lease) in dead.iter().zip(&leases) {
+            for client in [&client, &other] {
+                free(client, key).await?;
+                let found = client.lookup_raw(Lookup::Id(&lease.grant.lock_id)).await?;
+                same("lookup of an expired id", found, None)?;
+            }
+        }
+        for (key, id, before) in &holding {
+            let after = held(&other, key, id).await?;
+            same("a live lock beside dead ones", &after, before)?;
+        }
+        tokio::time::sleep(ms(20)).await;
+    }
+    for ((key, lease), step) in dead.iter().zip(&leases).zip(steps) {
+        let next = next_fence(&other, key).await?;
+        same(
+            "rise of the fence across clean-up",
+            rise(fence_of(&lease.grant), next)?,
+            step,
+        )?;
+    }
+    for (_, id, _) in holding {
+        give_back(&client, &id).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Of many who find a key expired exactly one is granted it.
+///
+/// Proves A3, E2, O1.
+pub async fn an_expired_key_has_one_successor<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let clients = bench.clients(4).await?;
+    let mut leases: Vec<(LockKey, Brief<_>)> = Vec::new();
+    for key in bench.keys("contended", 6)? {
+        let lease = take_briefly(&clients[0], &key).await?;
+        leases.push((key, lease));
+    }
+    for (_, lease) in &leases {
+        lease.end().await;
+    }
+    for (key, lease) in &leases {
+        let attempts = (0..16).map(|index| {
+            let (client, key) = (clients[index % clients.len()].clone(), key.clone());
+            tokio::spawn(async move {
+                let id = LockId::generate()?;
+                Ok(client.acquire(&key, &id, ttl(LONG)?).await?.granted())
+            })
+        });
+        let grants: Vec<_> = join(attempts).await?.into_iter().flatten().collect();
+        same("grants of an expired key", grants.len(), 1)?;
+        for grant in grants {
+            rise(fence_of(&lease.grant), fence_of(&grant))?;
+            held(&clients[0], key, &grant.lock_id).await?;
+            give_back(&clients[0], &grant.lock_id).await?;
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+/// The operations that decide whether a lease is live.
+#[derive(Debug, Clone, Copy)]
+enum Probe {
+    IsLocked,
+    LookupByKey,
+    LookupById,
+    Extend,
+    Release,
+    Acquire,
+}
+
+impl Probe {
+    const ALL: [Self; 6] = [
+        Self::IsLocked,
+        Self::LookupByKey,
+        Self::LookupById,
+        Self::Extend,
+        Self::Release,
+        Self::Acquire,
+    ];
+
+    async fn finds_it_live<B: LockBackend>(
+        self,
+        client: &B,
+        key: &LockKey,
+        id: &LockId,
+    ) -> Result<bool, Failure> {
+        Ok(match self {
+            Self::IsLocked => client.is_locked(key).await?,
+            Self::LookupByKey => client.lookup_raw(Lookup::Key(key)).await?.is_some(),
+            Self::LookupById => client.lookup_raw(Lookup::Id(id)).await?.is_some(),
+            Self::Extend => client
+                .extend(id, ttl(LONG)?)
+                .await?
+                .expires_at_ms()
+                .is_some(),
+            Self::Release => client.release(id).await?.is_released(),
+            Self::Acquire => {
+                let id = LockId::generate()?;
+                client.acquire(key, &id, ttl(LONG)?).await?.is_locked()
+            }
+        })
+    }
+}

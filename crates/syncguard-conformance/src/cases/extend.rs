@@ -1,0 +1,274 @@
+//! Replacing a lock's remaining time.
+
+use std::time::Instant;
+
+use syncguard_core::{LockBackend as _, LockId, Lookup, Ttl, acquire};
+
+use crate::clock::{LIFETIMES, StoreClock, counted_between, dead_at, too_slow};
+use crate::outcome::{require, same};
+use crate::steps::{
+    LONG, fence_of, fence_step, free, give_back, held, join, ms, next_fence, not_renewed, refused,
+    renew, rise, soon_free, take, ttl,
+};
+use crate::{Bench, CaseResult, Failure, Harness, Outcome};
+
+/// The remaining time is replaced by the TTL, counted from now; it may be shortened.
+///
+/// Proves X1, T1. Not added to, nor counted from the acquisition.
+pub async fn it_replaces_the_remaining_time<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let clock = StoreClock::new(&bench).await?;
+    let key = bench.key("extended")?;
+    let grant = take(&client, &key, LONG).await?;
+    // Enough to tell "from now" from "from the acquisition".
+    tokio::time::sleep(ms(50)).await;
+    for lasting in [
+        LONG,
+        LONG * 3,
+        LONG,
+        LONG / 2,
+        ms(20_001),
+        ms(20_999),
+        Ttl::MAX.as_duration(),
+        LONG,
+    ] {
+        let before_ms = clock.now_ms().await?;
+        let expires_at_ms = renew(&client, &grant.lock_id, lasting).await?;
+        let after_ms = clock.now_ms().await?;
+        counted_between("an extend", expires_at_ms, lasting, (before_ms, after_ms))?;
+        let info = held(&client, &key, &grant.lock_id).await?;
+        same("the expiry at the store", info.expires_at_ms, expires_at_ms)?;
+    }
+    give_back(&client, &grant.lock_id).await?;
+    clock.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// A TTL that was shortened is over when it says, not when it would have been.
+///
+/// Proves X1, E2.
+pub async fn a_shortened_lease_ends_early<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("shortened")?;
+    let grant = take(&client, &key, LONG).await?;
+    renew(&client, &grant.lock_id, ms(200)).await?;
+    let dead_at = dead_at(ms(200));
+    tokio::time::sleep_until(dead_at.into()).await;
+    free(&other, &key).await?;
+    not_renewed(&client, &grant.lock_id).await?;
+    let next = take(&other, &key, LONG).await?;
+    give_back(&other, &next.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Extend returns the expiry that the store then shows.
+///
+/// Proves X2. To the millisecond, from any client, time after time.
+pub async fn it_returns_the_stores_expiry<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("extended")?;
+    let grant = take(&client, &key, LONG).await?;
+    for round in 0..25 {
+        let lasting = LONG + ms(round * 7);
+        let expires_at_ms = renew(&client, &grant.lock_id, lasting).await?;
+        let info = held(&other, &key, &grant.lock_id).await?;
+        same("the expiry at the store", info.expires_at_ms, expires_at_ms)?;
+        tokio::time::sleep(ms(1)).await;
+    }
+    give_back(&client, &grant.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Key, holder, fence and time of acquisition stay as they were.
+///
+/// Proves X4.
+pub async fn it_changes_the_expiry_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let key = bench.key("extended")?;
+    let grant = take(&client, &key, LONG).await?;
+    let mut expected = held(&client, &key, &grant.lock_id).await?;
+    same("the fence at the store", expected.fence, grant.fence)?;
+    for lasting in [LONG * 2, LONG / 2, LONG] {
+        tokio::time::sleep(ms(5)).await;
+        expected.expires_at_ms = renew(&client, &grant.lock_id, lasting).await?;
+        let info = held(&client, &key, &grant.lock_id).await?;
+        same("the lock after an extend", &info, &expected)?;
+    }
+    give_back(&client, &grant.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Extends use up no fence of the key.
+///
+/// Proves X4, F1.
+pub async fn it_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult {
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let client = bench.client().await?;
+    let key = bench.key("extended")?;
+    let step = fence_step(&client, &key).await?;
+    let grant = take(&client, &key, LONG).await?;
+    for _ in 0..5 {
+        renew(&client, &grant.lock_id, LONG).await?;
+    }
+    give_back(&client, &grant.lock_id).await?;
+    for _ in 0..3 {
+        not_renewed(&client, &grant.lock_id).await?;
+    }
+    let next = next_fence(&client, &key).await?;
+    same(
+        "rise of the fence across extends",
+        rise(fence_of(&grant), next)?,
+        step,
+    )?;
+    Ok(Outcome::Passed)
+}
+
+/// The lock id alone extends, from any client, and the holder can still release.
+///
+/// Proves X5, R1.
+pub async fn it_works_from_any_client<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("extended")?;
+    let grant = take(&client, &key, LONG).await?;
+    let elsewhere = other.clone();
+    let extending = tokio::spawn(async move { renew(&elsewhere, &grant.lock_id, LONG * 2).await });
+    let expires_at_ms = join([extending]).await?;
+    let info = held(&client, &key, &grant.lock_id).await?;
+    same(
+        "the expiry at the store",
+        vec![info.expires_at_ms],
+        expires_at_ms,
+    )?;
+    refused(&other, &key).await?;
+    give_back(&client, &grant.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Extending a released lock is `NotHeld` and brings nothing back.
+///
+/// Proves X3.
+pub async fn it_does_not_bring_back_a_released_lock<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("released")?;
+    let grant = take(&client, &key, LONG).await?;
+    give_back(&client, &grant.lock_id).await?;
+    for client in [&client, &other] {
+        not_renewed(client, &grant.lock_id).await?;
+        free(client, &key).await?;
+        let found = client.lookup_raw(Lookup::Id(&grant.lock_id)).await?;
+        same("lookup of a released id", found, None)?;
+    }
+    let next = take(&other, &key, LONG).await?;
+    give_back(&other, &next.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Extending an id that never held anything is `NotHeld`.
+///
+/// Proves X3.
+pub async fn an_unknown_id_is_not_held<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let (key, loser) = (bench.key("held")?, LockId::generate()?);
+    not_renewed(&client, &LockId::generate()?).await?;
+    let grant = take(&client, &key, LONG).await?;
+    let attempt = client.acquire(&key, &loser, ttl(LONG)?).await?;
+    same("a contended attempt is Locked", attempt.is_locked(), true)?;
+    let before = held(&client, &key, &grant.lock_id).await?;
+    not_renewed(&client, &loser).await?;
+    let after = held(&client, &key, &grant.lock_id).await?;
+    same("the holder's lock", after, before)?;
+    give_back(&client, &grant.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Extending a lock that was taken over is `NotHeld` and leaves the successor's as it is.
+///
+/// Proves X3.
+pub async fn it_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("succeeded")?;
+    let former = take(&client, &key, LONG).await?;
+    give_back(&client, &former.lock_id).await?;
+    let successor = take(&other, &key, LONG).await?;
+    let before = held(&other, &key, &successor.lock_id).await?;
+    for client in [&client, &other] {
+        let answer = client.extend(&former.lock_id, ttl(LONG * 10)?).await?;
+        same("the former holder's extend", answer.expires_at_ms(), None)?;
+    }
+    let after = held(&client, &key, &successor.lock_id).await?;
+    same("the successor's lock", after, before)?;
+    give_back(&other, &successor.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A lease renewed in time outlives its first TTL by far, and can then still be released.
+///
+/// Proves X1, E1. The index by lock id lives as long as the lock does.
+pub async fn renewals_keep_others_out<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("renewed")?;
+    for lasting in LIFETIMES {
+        let mut since = Instant::now();
+        let guard = match acquire(&client, &key, lasting).await {
+            Err(error) if error.outcome_unknown() => {
+                soon_free(&client, &key).await?;
+                continue;
+            }
+            guard => guard?.ok_or_else(|| Failure::new("a free key: expected a guard"))?,
+        };
+        // Two TTLs and the tolerance, in steps of a third of the TTL.
+        let end = since + lasting * 2 + ms(1_000);
+        let mut in_time = true;
+        while in_time && since < end {
+            tokio::time::sleep(lasting / 3).await;
+            let asked = Instant::now();
+            let answer = guard.extend(lasting).await?;
+            in_time = since.elapsed() < lasting;
+            require(
+                !in_time || answer.expires_at_ms().is_some(),
+                "a renewal in time: expected Extended, saw NotHeld",
+            )?;
+            let attempt = acquire(&other, &key, LONG).await?;
+            in_time &= asked.elapsed() < lasting;
+            require(
+                !in_time || attempt.is_none(),
+                "a key renewed in time: expected Locked for others, saw a grant",
+            )?;
+            since = asked;
+        }
+        if in_time {
+            renew(&client, guard.lock_id(), LONG).await?;
+            held(&other, &key, guard.lock_id()).await?;
+            let released = guard.release().await?;
+            same("the release after renewals", released.is_released(), true)?;
+            return Ok(Outcome::Passed);
+        }
+        drop(guard);
+        soon_free(&client, &key).await?;
+    }
+    Err(too_slow())
+}
+
+/// A lock removed behind its holder's back: extend is `NotHeld`, and the guard knows.
+///
+/// Proves X3.
+pub async fn a_holder_learns_that_its_lock_is_gone<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("removed")?;
+    let guard = acquire(&client, &key, LONG).await?;
+    let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
+    same("is_valid of a fresh guard", guard.is_valid(), true)?;
+    give_back(&other, guard.lock_id()).await?;
+    let answer = guard.extend(LONG).await?;
+    same("extend of a removed lock", answer.expires_at_ms(), None)?;
+    same("is_valid after that", guard.is_valid(), false)?;
+    same(
+        "the guard's release",
+        guard.release().await?.is_released(),
+        false,
+    )?;
+    free(&client, &key).await?;
+    Ok(Outcome::Passed)
+}

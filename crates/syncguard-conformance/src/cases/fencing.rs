@@ -1,0 +1,192 @@
+//! Fences. On a backend without them every case here is skipped.
+
+use syncguard_core::{
+    ErrorCode, FENCE_MAX, FENCE_WARN, Fence, FenceToken as _, LockBackend as _, LockId, Lookup,
+};
+
+use crate::outcome::same;
+use crate::steps::{
+    LONG, fails_with, fence_of, fence_step, free, give_back, held, holds_nothing, next_fence,
+    refused, rise, take, take_as, ttl,
+};
+use crate::{Bench, CaseResult, Harness, Outcome};
+
+/// Fences strictly increase from grant to grant, whichever client asks.
+///
+/// Proves F1. And one grant shows one fence, however it is looked up.
+pub async fn fences_strictly_increase<H: Harness>(bench: Bench<H>) -> CaseResult {
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let clients = bench.clients(3).await?;
+    let key = bench.key("counted")?;
+    let mut fence = None;
+    for round in 0..20 {
+        let client = &clients[round % clients.len()];
+        let grant = take(client, &key, LONG).await?;
+        rise(fence, fence_of(&grant))?;
+        fence = fence_of(&grant);
+        let info = held(&clients[0], &key, &grant.lock_id).await?;
+        same("the fence at the store", info.fence, grant.fence)?;
+        give_back(client, &grant.lock_id).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Every key counts for itself: grants of other keys do not move its fences.
+///
+/// Proves K3.
+pub async fn every_key_counts_for_itself<H: Harness>(bench: Bench<H>) -> CaseResult {
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let client = bench.client().await?;
+    let (key, others) = (bench.key("counted")?, bench.keys("others", 10)?);
+    let step = fence_step(&client, &key).await?;
+    let before = next_fence(&client, &key).await?;
+    let mut first = Vec::new();
+    for other in &others {
+        first.push(next_fence(&client, other).await?);
+    }
+    let after = next_fence(&client, &key).await?;
+    let rise = rise(before, after)?;
+    same(
+        "rise of a key's fence across grants of other keys",
+        rise,
+        step,
+    )?;
+    first.dedup();
+    same("distinct first fences of new keys", first.len(), 1)?;
+    Ok(Outcome::Passed)
+}
+
+/// Fences outlive the clients that drew them.
+///
+/// Proves F2. All clients go, new ones come.
+pub async fn fences_outlive_clients<H: Harness>(bench: Bench<H>) -> CaseResult {
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let key = bench.key("counted")?;
+    let mut fence = None;
+    for _ in 0..3 {
+        let client = bench.client().await?;
+        for _ in 0..2 {
+            let next = next_fence(&client, &key).await?;
+            rise(fence, next)?;
+            fence = next;
+        }
+        drop(client);
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Contended attempts use up no fence of the key.
+///
+/// Proves F4, A2. Nor do replays by the holder.
+pub async fn contention_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult {
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (key, id) = (bench.key("contended")?, LockId::generate()?);
+    let step = fence_step(&client, &key).await?;
+    let grant = take_as(&client, &key, &id, LONG).await?;
+    for _ in 0..10 {
+        refused(&client, &key).await?;
+        refused(&other, &key).await?;
+        take_as(&other, &key, &id, LONG).await?;
+    }
+    let info = held(&other, &key, &id).await?;
+    same(
+        "the holder's fence after contention",
+        info.fence,
+        grant.fence,
+    )?;
+    give_back(&client, &id).await?;
+    let next = next_fence(&client, &key).await?;
+    same(
+        "rise of the fence across contention",
+        rise(fence_of(&grant), next)?,
+        step,
+    )?;
+    Ok(Outcome::Passed)
+}
+
+/// Fences are exact up to the greatest, which is granted.
+///
+/// Proves F1, F3. Stores that count in floating point lose digits here.
+pub async fn great_fences_are_exact<H: Harness>(bench: Bench<H>) -> CaseResult {
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let client = bench.client().await?;
+    for (index, counter) in [
+        u64::from(u32::MAX) - 1,
+        FENCE_WARN - 1,
+        123_456_789_012_345,
+        FENCE_MAX - 3,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let key = bench.key(&format!("great:{index}"))?;
+        if !bench.harness().set_fence_counter(&key, counter).await? {
+            return Ok(Outcome::NO_COUNTER);
+        }
+        for fence in counter + 1..=counter + 3 {
+            let grant = take(&client, &key, LONG).await?;
+            same(
+                "a great fence",
+                grant.fence.fence(),
+                Some(Fence::from_counter(fence)?),
+            )?;
+            let info = held(&client, &key, &grant.lock_id).await?;
+            same("a great fence at the store", info.fence, grant.fence)?;
+            give_back(&client, &grant.lock_id).await?;
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Past the greatest fence an acquire is `Internal` and leaves no lock.
+///
+/// Proves F3. However often it is tried, and under the same id.
+pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench<H>) -> CaseResult {
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (key, id) = (bench.key("exhausted")?, LockId::generate()?);
+    if !bench
+        .harness()
+        .set_fence_counter(&key, FENCE_MAX - 1)
+        .await?
+    {
+        return Ok(Outcome::NO_COUNTER);
+    }
+    let last = take(&client, &key, LONG).await?;
+    same("the last fence", fence_of(&last), Some(FENCE_MAX))?;
+    refused(&other, &key).await?;
+    give_back(&client, &last.lock_id).await?;
+    for client in [&client, &other, &client] {
+        let attempt = client.acquire(&key, &id, ttl(LONG)?);
+        fails_with(
+            "acquire past the greatest fence",
+            ErrorCode::Internal,
+            attempt,
+        )
+        .await?;
+        free(client, &key).await?;
+        same(
+            "lookup of its id",
+            client.lookup_raw(Lookup::Id(&id)).await?,
+            None,
+        )?;
+        holds_nothing(client, &id).await?;
+    }
+    let elsewhere = bench.key("fresh")?;
+    take_as(&client, &elsewhere, &id, LONG).await?;
+    give_back(&client, &id).await?;
+    Ok(Outcome::Passed)
+}

@@ -1,0 +1,612 @@
+//! Keys and lock ids.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use syncguard_core::{
+    ErrorCode, Fence, FenceToken as _, LOCK_ID_LENGTH, LockBackend, LockId, LockKey, LockOptions,
+    Lookup, MAX_KEY_LENGTH_BYTES, acquire, extend, get_by_id, get_by_id_raw, get_by_key,
+    get_by_key_raw, is_locked, lock, owns, release,
+};
+
+use crate::outcome::{require, same};
+use crate::steps::{
+    LONG, SOON, fails_with, fence_step, free, give_back, held, holds_nothing, ms, next_fence,
+    refused, renew, rise, take, take_as, ttl,
+};
+use crate::{Bench, CaseResult, Failure, Harness, Outcome};
+
+/// Spellings of one key: composed, decomposed, in another order of marks.
+const SPELLINGS: &[&[&str]] = &[
+    &["caf\u{e9}", "cafe\u{301}"],
+    &["\u{212b}", "\u{c5}", "A\u{30a}"],
+    &["\u{d55c}", "\u{1112}\u{1161}\u{11ab}"],
+    &["\u{2126}", "\u{3a9}"],
+    &["q\u{307}\u{323}", "q\u{323}\u{307}"],
+];
+
+/// Characters that mean something to some store. `@` stands for the case's namespace.
+const WIDE: &[&str] = &[
+    "plain:@",
+    ":@",
+    "@:",
+    "a:@:b",
+    "::@::",
+    "{@}",
+    "{}@",
+    "@{}",
+    "{a}{@}",
+    "{@",
+    "}@{",
+    "/@",
+    "@/",
+    "a/@/c",
+    "//@",
+    "../@",
+    "./@",
+    ".@",
+    "@.",
+    "@..",
+    "__@__",
+    "%2F@",
+    "%@_",
+    "%",
+    "#@",
+    "?@",
+    "*@",
+    "[a-z]@",
+    "'@'",
+    "''@",
+    "\"@\"",
+    "`@`",
+    "\\@",
+    "@\\",
+    "\\n@",
+    "$1@",
+    "${@}",
+    "@;--",
+    "<@>",
+    "&@",
+    "|@",
+    "~@",
+    "=@",
+    "+@",
+    "@@",
+    " @",
+    "@ ",
+    "\t@",
+    "@\t",
+    "\n@",
+    "@\n",
+    "\r\n@",
+    "\u{1}@",
+    "\u{7f}@",
+    "\u{85}@",
+    "\u{a0}@",
+    "\u{200b}@",
+    "\u{202e}@",
+    "\u{feff}@",
+    "\u{ffff}@",
+    "\u{10ffff}@",
+    "\u{1f512}@",
+    "@\u{1f468}\u{200d}\u{1f469}\u{200d}\u{1f467}",
+    "\u{301}@",
+    "@\u{301}\u{323}\u{345}",
+    "\u{5d0}@",
+    "\u{4e2d}\u{6587}@",
+    "null:@",
+    "true:@",
+    "0:@",
+    "-1:@",
+];
+
+/// Pairs that careless code takes for one key.
+const NEAR_PAIRS: &[(&str, &str)] = &[
+    ("order", "order "),
+    ("order", " order"),
+    ("order", "order\n"),
+    ("order", "order\t"),
+    ("order", "order:"),
+    ("order", "order/"),
+    ("order", "order."),
+    ("order", "Order"),
+    ("order", "ORDER"),
+    ("order", "order\u{200b}"),
+    ("order", "\u{feff}order"),
+    ("order", "orde"),
+    ("order", "order1"),
+    ("order", "fence:order"),
+    ("a:b", "a::b"),
+    ("a:b", "a/b"),
+    ("a b", "a  b"),
+    ("a b", "a\u{a0}b"),
+    ("a/b", "a%2Fb"),
+    ("a+b", "a b"),
+    ("{a}", "a"),
+    ("{a}b", "{a}c"),
+    ("a\\", "a"),
+    ("a\\nb", "a\nb"),
+    ("1", "01"),
+    ("1", "1.0"),
+    ("x1", "x\u{b9}"),
+    ("resume", "re\u{301}sume"),
+    ("strasse", "stra\u{df}e"),
+    ("i", "\u{131}"),
+    ("\u{3c3}", "\u{3c2}"),
+    ("\u{e9}", "\u{c9}"),
+    ("fi", "\u{fb01}"),
+    ("A", "\u{ff21}"),
+    ("\u{430}", "a"),
+    ("\u{1f512}", "\u{1f513}"),
+];
+
+/// Canonically equivalent spellings of a key are one lock.
+///
+/// Proves K1. By whatever spelling one asks, for the lock, for its state or for its fences.
+pub async fn canonical_spellings_are_one_lock<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for (group, spellings) in SPELLINGS.iter().enumerate() {
+        let texts: Vec<_> = spellings
+            .iter()
+            .map(|spelling| format!("{}:{group}:{spelling}", bench.namespace()))
+            .collect();
+        let mut fence = None;
+        for taken in &texts {
+            let guard = acquire(&client, taken, LONG).await?;
+            let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
+            for asked in &texts {
+                let contender = acquire(&other, asked, LONG).await?;
+                require(
+                    contender.is_none(),
+                    "another spelling of a held key: expected it refused, saw it granted",
+                )?;
+                require(
+                    is_locked(&other, asked).await?,
+                    "another spelling of a held key: expected is_locked true, saw false",
+                )?;
+                let info = get_by_key_raw(&other, asked).await?;
+                same(
+                    "the holder by another spelling",
+                    info.map(|info| info.lock_id),
+                    Some(*guard.lock_id()),
+                )?;
+            }
+            let id = *guard.lock_id();
+            let _ = guard.detach();
+            let info = held(&client, &LockKey::new(taken)?, &id).await?;
+            let seen = info.fence.fence().map(Fence::get);
+            rise(fence, seen)?;
+            fence = seen;
+            give_back(&client, &id).await?;
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Whatever characters a key contains, every operation works on it.
+///
+/// Proves K2, A1, R1, X1, L2. Colons, braces, slashes, quotes, controls, emoji, combining marks:
+/// acquire, both lookups, extend, and a release that succeeds.
+pub async fn any_characters_work_in_every_operation<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for key in wide_keys(&bench)? {
+        works(&client, &other, &key)
+            .await
+            .map_err(|failure| Failure::new(format_args!("key {:?}: {failure}", key.as_str())))?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Keys of any characters, all held at once, never contend.
+///
+/// Proves K2.
+pub async fn any_characters_never_contend<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    do_not_contend(&client, &wide_keys(&bench)?).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Keys that differ by a space, case, accent, width or escape do not contend.
+///
+/// Proves K2.
+pub async fn near_identical_keys_do_not_contend<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    for (index, (one, two)) in NEAR_PAIRS.iter().enumerate() {
+        // The difference at the end of a key, and at its start.
+        let at_end = |text: &str| bench.key(&format!("{index}:{text}"));
+        let at_start = |text: &str| LockKey::new(&format!("{text}|{}:{index}", bench.namespace()));
+        do_not_contend(&client, &[at_end(one)?, at_end(two)?]).await?;
+        do_not_contend(&client, &[at_start(one)?, at_start(two)?]).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Grants of a near-identical key do not move a key's fences.
+///
+/// Proves K3.
+pub async fn near_identical_keys_have_their_own_fences<H: Harness>(bench: Bench<H>) -> CaseResult {
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let client = bench.client().await?;
+    for (index, (one, two)) in NEAR_PAIRS.iter().enumerate() {
+        let key = |text: &str| bench.key(&format!("{index}:{text}"));
+        own_fences(&client, &key(one)?, &[key(two)?]).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// The keys `.` and `..`, which name folders elsewhere, are keys like any other.
+///
+/// Proves K2. These two cannot have a namespace, so other runs may hold them for a moment.
+pub async fn dots_alone_are_keys<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for text in [".", ".."] {
+        let (key, id) = (LockKey::new(text)?, LockId::generate()?);
+        let started = Instant::now();
+        while client
+            .acquire(&key, &id, ttl(ms(20_000))?)
+            .await?
+            .is_locked()
+        {
+            require(
+                started.elapsed() < SOON,
+                format_args!("the key {text:?}: expected a grant, saw it Locked for {SOON:?}"),
+            )?;
+            tokio::time::sleep(ms(20)).await;
+        }
+        held(&other, &key, &id).await?;
+        refused(&other, &key).await?;
+        renew(&other, &id, ms(20_000)).await?;
+        give_back(&client, &id).await?;
+        holds_nothing(&other, &id).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Keys that look like a store's internal names stay apart from what they name, or are refused.
+///
+/// Proves K2, K3. A refusal is `InvalidArgument`, and the key they imitate never suffers.
+pub async fn keys_that_imitate_internal_names_do_no_harm<H: Harness>(
+    bench: Bench<H>,
+) -> CaseResult {
+    let client = bench.client().await?;
+    let key = bench.key("bar")?;
+    let grant = take(&client, &key, LONG).await?;
+    let before = held(&client, &key, &grant.lock_id).await?;
+    let (key_text, id_text) = (key.as_str(), grant.lock_id.as_str());
+    let mut fences = None;
+    for imitation in [
+        format!("id:{id_text}"),
+        id_text.to_owned(),
+        format!("fence:{key_text}"),
+        format!("fence:syncguard:{key_text}"),
+        format!("syncguard:{key_text}"),
+        format!("syncguard:id:{id_text}"),
+        format!("locks/{key_text}"),
+        format!("{key_text}:{id_text}"),
+    ] {
+        let (imitation, id) = (LockKey::new(&imitation)?, LockId::generate()?);
+        match client.acquire(&imitation, &id, ttl(LONG)?).await {
+            Ok(answer) => {
+                require(
+                    !answer.is_locked(),
+                    "a key like an internal name: expected a grant, saw Locked",
+                )?;
+                held(&client, &imitation, &id).await?;
+                let during = held(&client, &key, &grant.lock_id).await?;
+                same("the lock whose name was imitated", &during, &before)?;
+                give_back(&client, &id).await?;
+            }
+            Err(error) => same(
+                "the refusal of a key like an internal name",
+                error.code(),
+                ErrorCode::InvalidArgument,
+            )?,
+        }
+        let after = held(&client, &key, &grant.lock_id).await?;
+        same("the lock whose name was imitated", &after, &before)?;
+    }
+    give_back(&client, &grant.lock_id).await?;
+    for _ in 0..2 {
+        let next = next_fence(&client, &key).await?;
+        rise(fences, next)?;
+        fences = next;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Keys of the greatest length work through every operation.
+///
+/// Proves K4, A1, R1, X1, L2. Of one byte to the character, of four, and of those that stores
+/// escape.
+pub async fn the_longest_keys_work<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for filling in ["x", "/", "\"", "\u{1f512}", "\u{e9}"] {
+        works(&client, &other, &filled(&bench, filling, "")?).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Long keys that differ in their last or first character alone do not contend.
+///
+/// Proves K4, K2. A key is not shortened by cutting it.
+pub async fn long_keys_are_not_cut<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    for filling in ["x", "/", "\u{1f512}"] {
+        let mut keys = Vec::new();
+        for end in ["a", "b", "ab", "A"] {
+            keys.push(filled(&bench, filling, end)?);
+        }
+        // Prefixes of each other, on both sides of the lengths at which stores end.
+        for length in [63, 64, 127, 128, 200, 254, 255, 256, 400, 500, 511] {
+            let whole = filled(&bench, filling, "")?;
+            let text = whole.as_str();
+            let cut = (0..=length).rfind(|end| text.is_char_boundary(*end));
+            keys.push(LockKey::new(&text[..cut.unwrap_or_default()])?);
+        }
+        let distinct: HashSet<_> = keys.iter().cloned().collect();
+        do_not_contend(&client, &distinct.into_iter().collect::<Vec<_>>()).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Long keys that differ in their last character alone have fences of their own.
+///
+/// Proves K4, K3.
+pub async fn long_keys_have_their_own_fences<H: Harness>(bench: Bench<H>) -> CaseResult {
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let client = bench.client().await?;
+    for filling in ["x", "/"] {
+        let (one, two) = (filled(&bench, filling, "a")?, filled(&bench, filling, "b")?);
+        own_fences(&client, &one, &[two]).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A bad key is `InvalidArgument` to every operation.
+///
+/// Proves K5. Empty, with U+0000, longer than 512 bytes; and what they resemble stays free.
+pub async fn bad_keys_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let space = bench.namespace();
+    let bad = [
+        String::new(),
+        format!("{space}\0b"),
+        format!("\0{space}"),
+        format!("{space}\0"),
+        format!("{space}{}", "x".repeat(MAX_KEY_LENGTH_BYTES)),
+        format!("{space}{}", "\u{e9}".repeat(MAX_KEY_LENGTH_BYTES / 2)),
+        format!("{space}{}", "e\u{301}".repeat(MAX_KEY_LENGTH_BYTES * 4)),
+    ];
+    for key in &bad {
+        let code = ErrorCode::InvalidArgument;
+        fails_with("acquire", code, acquire(&client, key, LONG)).await?;
+        fails_with("is_locked", code, is_locked(&client, key)).await?;
+        fails_with("get_by_key", code, get_by_key(&client, key)).await?;
+        fails_with("get_by_key_raw", code, get_by_key_raw(&client, key)).await?;
+        let section = lock(&client, key, LockOptions::new(), async |_| ());
+        fails_with("lock", code, section).await?;
+    }
+    for resembled in [space.to_owned(), format!("{space}b")] {
+        free(&client, &LockKey::new(&resembled)?).await?;
+    }
+    // Too long as it is written, but not in NFC.
+    let shrinks = format!("{space}{}", "e\u{301}".repeat(240));
+    let grant = take(&client, &LockKey::new(&shrinks)?, LONG).await?;
+    give_back(&client, &grant.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A malformed lock id is `InvalidArgument` to every operation.
+///
+/// Proves I1. Among them the id of a live lock with something added, removed or replaced; that
+/// lock stays as it is.
+pub async fn malformed_ids_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let key = bench.key("held")?;
+    let grant = take(&client, &key, LONG).await?;
+    let before = held(&client, &key, &grant.lock_id).await?;
+    let id = grant.lock_id.as_str();
+    let malformed = [
+        String::new(),
+        id[1..].to_owned(),
+        format!("{id}="),
+        format!("{id} "),
+        format!(" {id}"),
+        format!("{id}\n"),
+        format!("{}+", &id[1..]),
+        format!("{}/", &id[1..]),
+        format!("{}*", &id[1..]),
+        format!("{}\0", &id[1..]),
+        format!("{}\u{e9}", &id[2..]),
+        "*".repeat(LOCK_ID_LENGTH),
+        "x".repeat(10_000),
+    ];
+    for id in &malformed {
+        let code = ErrorCode::InvalidArgument;
+        fails_with("release", code, release(&client, id)).await?;
+        fails_with("extend", code, extend(&client, id, LONG)).await?;
+        fails_with("get_by_id", code, get_by_id(&client, id)).await?;
+        fails_with("get_by_id_raw", code, get_by_id_raw(&client, id)).await?;
+        fails_with("owns", code, owns(&client, id)).await?;
+    }
+    let after = held(&client, &key, &grant.lock_id).await?;
+    same("a lock whose id was misspelt", after, before)?;
+    give_back(&client, &grant.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Ids that differ in the case of one letter are different holders.
+///
+/// Proves R3, X3, L2. Ids of hyphens and underscores alone work as well.
+pub async fn ids_are_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let space = bench.namespace();
+    let id = |end: &str| LockId::parse(&format!("{space}-_-_-_-_{end}"));
+    let (lower, upper) = (id("aw")?, id("aW")?);
+    let (one, two) = (bench.key("one")?, bench.key("two")?);
+    take_as(&client, &one, &lower, LONG).await?;
+    holds_nothing(&client, &upper).await?;
+    refused(&client, &one).await?;
+    let attempt = client.acquire(&one, &upper, ttl(LONG)?).await?;
+    same(
+        "a key held by a similar id is Locked",
+        attempt.is_locked(),
+        true,
+    )?;
+    take_as(&client, &two, &upper, LONG).await?;
+    held(&client, &one, &lower).await?;
+    held(&client, &two, &upper).await?;
+    give_back(&client, &upper).await?;
+    held(&client, &one, &lower).await?;
+    give_back(&client, &lower).await?;
+
+    let marks = LockId::parse("__-_-_-_-_-_-_-_-_-___")?;
+    take_as(&client, &one, &marks, LONG).await?;
+    held(&client, &one, &marks).await?;
+    give_back(&client, &marks).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Every lock taken through the helpers has a fresh id of 128 random bits.
+///
+/// Proves I2.
+pub async fn ids_are_fresh_and_random<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const TAKEN: usize = 64;
+    let client = bench.client().await?;
+    let key = bench.key("taken")?;
+    let mut ids = HashSet::new();
+    let mut columns = vec![HashSet::new(); LOCK_ID_LENGTH];
+    for _ in 0..TAKEN {
+        let guard = acquire(&client, &key, LONG).await?;
+        let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
+        let id = *guard.lock_id();
+        for (column, character) in columns.iter_mut().zip(id.as_str().chars()) {
+            column.insert(character);
+        }
+        ids.insert(id);
+        let info = client.lookup_raw(Lookup::Key(&key)).await?;
+        same(
+            "the id at the store",
+            info.map(|info| info.lock_id),
+            Some(id),
+        )?;
+        same("the release", guard.release().await?.is_released(), true)?;
+    }
+    same("distinct ids", ids.len(), TAKEN)?;
+    // The last of 22 characters carries two bits. That 64 draws of 64 characters give fewer than
+    // 20, or that 64 draws of 4 give fewer than 4, does not happen.
+    for (place, column) in columns.iter().enumerate() {
+        let least = if place + 1 == LOCK_ID_LENGTH { 4 } else { 20 };
+        require(
+            column.len() >= least,
+            format_args!(
+                "character {place} of {TAKEN} ids: expected at least {least} values, saw {}",
+                column.len()
+            ),
+        )?;
+    }
+    Ok(Outcome::Passed)
+}
+
+fn wide_keys<H: Harness>(bench: &Bench<H>) -> Result<Vec<LockKey>, Failure> {
+    let fill = |pattern: &&str| {
+        let text = if pattern.contains('@') {
+            pattern.replace('@', bench.namespace())
+        } else {
+            format!("{pattern}{}", bench.namespace())
+        };
+        Ok(LockKey::new(&text)?)
+    };
+    WIDE.iter().map(fill).collect()
+}
+
+/// A key of the case, filled up to the greatest length, with the given end.
+fn filled<H: Harness>(bench: &Bench<H>, filling: &str, end: &str) -> Result<LockKey, Failure> {
+    let start = format!("{}:", bench.namespace());
+    let room = MAX_KEY_LENGTH_BYTES - start.len() - end.len();
+    let middle = filling.repeat(room / filling.len());
+    let rest = "y".repeat(room % filling.len());
+    let key = LockKey::new(&format!("{start}{rest}{middle}{end}"))?;
+    same(
+        "the length of the key",
+        key.as_str().len(),
+        MAX_KEY_LENGTH_BYTES,
+    )?;
+    Ok(key)
+}
+
+/// Takes a key through every operation.
+async fn works<B: LockBackend>(client: &B, other: &B, key: &LockKey) -> Result<(), Failure> {
+    free(client, key).await?;
+    let grant = take(client, key, LONG).await?;
+    let info = held(other, key, &grant.lock_id).await?;
+    same(
+        "the expiry at the store",
+        info.expires_at_ms,
+        grant.expires_at_ms,
+    )?;
+    refused(other, key).await?;
+    let extended = renew(other, &grant.lock_id, LONG * 2).await?;
+    let info = held(client, key, &grant.lock_id).await?;
+    same("the extended expiry", info.expires_at_ms, extended)?;
+    give_back(other, &grant.lock_id).await?;
+    free(client, key).await?;
+    holds_nothing(client, &grant.lock_id).await
+}
+
+/// Holds all keys at once, each by its own id; then gives them back one by one.
+async fn do_not_contend<B: LockBackend>(client: &B, keys: &[LockKey]) -> Result<(), Failure> {
+    let quoted = |key: &LockKey, failure: Failure| {
+        Failure::new(format_args!(
+            "key {:?} beside {} others: {failure}",
+            key.as_str(),
+            keys.len() - 1
+        ))
+    };
+    let mut ids = Vec::new();
+    for key in keys {
+        free(client, key)
+            .await
+            .map_err(|failure| quoted(key, failure))?;
+        let grant = take(client, key, Duration::from_secs(200)).await;
+        ids.push(grant.map_err(|failure| quoted(key, failure))?.lock_id);
+    }
+    let mut held_still: Vec<_> = keys.iter().zip(&ids).collect();
+    while let Some((key, id)) = held_still.pop() {
+        held(client, key, id)
+            .await
+            .map_err(|failure| quoted(key, failure))?;
+        give_back(client, id)
+            .await
+            .map_err(|failure| quoted(key, failure))?;
+        free(client, key)
+            .await
+            .map_err(|failure| quoted(key, failure))?;
+    }
+    Ok(())
+}
+
+/// Fails if grants of the others move the fences of `key`.
+async fn own_fences<B: LockBackend>(
+    client: &B,
+    key: &LockKey,
+    others: &[LockKey],
+) -> Result<(), Failure> {
+    let step = fence_step(client, key).await?;
+    let before = next_fence(client, key).await?;
+    for other in others {
+        for _ in 0..3 {
+            next_fence(client, other).await?;
+        }
+    }
+    let after = next_fence(client, key).await?;
+    same(
+        "rise of the key's fence across grants of other keys",
+        rise(before, after)?,
+        step,
+    )
+}

@@ -1,0 +1,125 @@
+//! Time as cases tell it: by the store's own clock, or by the local monotonic one. The two are
+//! never compared.
+
+use std::time::{Duration, Instant};
+
+use syncguard_core::{
+    AcquireResult, Grant, LockBackend, LockId, LockKey, ManagedBackend, TIME_TOLERANCE_MS,
+};
+
+use crate::outcome::require;
+use crate::steps::{give_back, ms, renew, soon_free, take, ttl};
+use crate::{Bench, Failure, Harness};
+
+/// TTLs for what must be asked before its lease ends: where a slow machine came too late, the next
+/// is tried.
+pub(crate) const LIFETIMES: [Duration; 6] = [
+    Duration::from_millis(500),
+    Duration::from_millis(1_000),
+    Duration::from_millis(2_000),
+    Duration::from_millis(4_000),
+    Duration::from_millis(8_000),
+    Duration::from_millis(16_000),
+];
+
+/// Covers that the two clocks count milliseconds from different points and drift a little.
+const MARGIN: Duration = Duration::from_millis(100);
+
+/// No statement about a live lease can be made of a store that takes seconds to answer.
+pub(crate) fn too_slow() -> Failure {
+    Failure::new("expected an answer within a lease of 16 s, saw none")
+}
+
+/// The store's clock, read off the expiry of a lock that is extended again and again.
+#[derive(Debug)]
+pub(crate) struct StoreClock<B> {
+    client: B,
+    id: LockId,
+}
+
+impl<B: LockBackend> StoreClock<B> {
+    const LASTING: Duration = Duration::from_secs(3_600);
+
+    pub(crate) async fn new<H: Harness<Backend = B>>(bench: &Bench<H>) -> Result<Self, Failure> {
+        let client = bench.client().await?;
+        let id = take(&client, &bench.key("clock")?, Self::LASTING).await?;
+        let id = id.lock_id;
+        Ok(Self { client, id })
+    }
+
+    /// The store's present, in Unix milliseconds.
+    pub(crate) async fn now_ms(&self) -> Result<i64, Failure> {
+        let expires_at_ms = renew(&self.client, &self.id, Self::LASTING).await?;
+        Ok(expires_at_ms - ttl(Self::LASTING)?.as_millis())
+    }
+
+    pub(crate) async fn stop(self) -> Result<(), Failure> {
+        give_back(&self.client, &self.id).await
+    }
+}
+
+/// Fails unless the store counted `expires_at_ms` from a time between two readings of its clock.
+///
+/// A few milliseconds are allowed: what is exact is said of single answers, not across them.
+#[track_caller]
+pub(crate) fn counted_between(
+    what: &str,
+    expires_at_ms: i64,
+    lasting: Duration,
+    (before_ms, after_ms): (i64, i64),
+) -> Result<(), Failure> {
+    const SLACK_MS: i64 = 5;
+    let from_ms = expires_at_ms - ttl(lasting)?.as_millis();
+    require(
+        (before_ms - SLACK_MS..=after_ms + SLACK_MS).contains(&from_ms),
+        format_args!(
+            "{what}: expected a TTL of {lasting:?} counted from {before_ms}..={after_ms}, \
+             saw it counted from {from_ms}"
+        ),
+    )
+}
+
+/// A lease that will soon have run out.
+#[derive(Debug)]
+pub(crate) struct Brief<F> {
+    pub(crate) grant: Grant<F>,
+    /// From here on the store must take it for dead.
+    dead_at: Instant,
+}
+
+impl<F> Brief<F> {
+    /// Waits until the store must take the lease for dead.
+    pub(crate) async fn end(&self) {
+        tokio::time::sleep_until(self.dead_at.into()).await;
+    }
+}
+
+/// When a lease must be dead that was granted or extended before now.
+pub(crate) fn dead_at(lasting: Duration) -> Instant {
+    Instant::now() + lasting + ms(TIME_TOLERANCE_MS.unsigned_abs()) + MARGIN
+}
+
+/// Takes a free key for a short time.
+///
+/// An answer that came after the lease had ended is refused by the backend's policy; then a longer
+/// one is tried.
+pub(crate) async fn take_briefly<B: ManagedBackend>(
+    client: &B,
+    key: &LockKey,
+) -> Result<Brief<B::Fence>, Failure> {
+    for lasting in LIFETIMES {
+        let id = LockId::generate()?;
+        match client.acquire(key, &id, ttl(lasting)?).await {
+            Ok(AcquireResult::Acquired(grant)) => {
+                let dead_at = dead_at(lasting);
+                return Ok(Brief { grant, dead_at });
+            }
+            Ok(AcquireResult::Locked) => {
+                return Err(Failure::new("acquire: expected a grant, saw Locked"));
+            }
+            Err(error) if error.outcome_unknown() => soon_free(client, key).await?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(too_slow())
+}

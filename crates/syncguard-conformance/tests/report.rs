@@ -1,0 +1,166 @@
+//! `run` and its report.
+
+#[path = "support/memory.rs"]
+mod harness;
+
+use std::sync::{Arc, Mutex};
+
+use harness::MemoryHarness;
+use serde_json::{Value, json};
+use syncguard_conformance::{Harness, Report, RunOptions, Status, cases, run};
+use syncguard_core::{LockError, LockKey};
+use syncguard_memory::{MemoryBackend, MemoryStore};
+
+async fn run_some<H: Harness + Default>(part_of_name: &str) -> Report {
+    run(
+        Arc::new(H::default()),
+        RunOptions::new().with_filter(part_of_name),
+    )
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_has_every_case_in_order_and_reports_each_as_it_ends() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&seen);
+    let options = RunOptions::new()
+        .with_concurrency(32)
+        .with_on_case(move |case| told.lock().unwrap().push(case.name));
+    let report = run(Arc::new(MemoryHarness::default()), options).await;
+    let names: Vec<_> = report.cases.iter().map(|case| case.name).collect();
+    let listed: Vec<_> = cases().into_iter().map(|case| case.name).collect();
+    assert_eq!(names, listed);
+    assert_eq!((report.failed, report.skipped), (0, 0), "{report}");
+    assert_eq!(report.passed, listed.len());
+    assert!(report.is_success());
+    let mut seen = seen.lock().unwrap().clone();
+    seen.sort_unstable();
+    let mut listed = listed;
+    listed.sort_unstable();
+    assert_eq!(seen, listed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_json_has_the_published_shape() {
+    let report = run_some::<MemoryHarness>("release::again_it_is_not_held").await;
+    let mut json: Value = serde_json::to_value(&report).unwrap();
+    assert!(json["cases"][0]["ms"].is_u64());
+    json["cases"][0]["ms"] = json!(0);
+    assert_eq!(
+        json,
+        json!({
+            "passed": 1, "failed": 0, "skipped": 0,
+            "cases": [{
+                "name": "release::again_it_is_not_held",
+                "clauses": ["R2"],
+                "status": "passed",
+                "ms": 0,
+            }],
+        })
+    );
+}
+
+/// A store with nothing to set a fence counter by.
+#[derive(Default)]
+struct Plain(MemoryStore);
+
+impl Harness for Plain {
+    type Backend = MemoryBackend;
+    async fn connect(&self) -> Result<MemoryBackend, LockError> {
+        Ok(MemoryBackend::new(self.0.clone()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_harness_cannot_do_is_skipped_by_name_and_with_a_reason() {
+    let report = run_some::<Plain>("fencing::great_fences_are_exact").await;
+    let case = report.case("fencing::great_fences_are_exact").unwrap();
+    assert_eq!(case.status, Status::Skipped);
+    assert!(
+        case.detail
+            .as_deref()
+            .unwrap()
+            .contains("set_fence_counter"),
+        "{case:?}"
+    );
+    assert_eq!((report.passed, report.failed, report.skipped), (0, 0, 1));
+    assert!(!report.is_success(), "nothing was proved");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["cases"][0]["status"], "skipped");
+}
+
+#[derive(Default)]
+struct Unreachable;
+
+impl Harness for Unreachable {
+    type Backend = MemoryBackend;
+    async fn connect(&self) -> Result<MemoryBackend, LockError> {
+        Err(LockError::new(
+            syncguard_core::ErrorCode::ServiceUnavailable,
+            "nobody there",
+        ))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_cannot_be_reached_fails_every_case() {
+    let report = run_some::<Unreachable>("").await;
+    assert_eq!((report.passed, report.skipped), (0, 0), "{report}");
+    assert!(
+        report
+            .cases
+            .iter()
+            .all(|case| case.detail.as_ref().unwrap().contains("nobody there"))
+    );
+    assert!(!report.is_success());
+}
+
+#[derive(Default)]
+struct Panicking;
+
+impl Harness for Panicking {
+    type Backend = MemoryBackend;
+    async fn connect(&self) -> Result<MemoryBackend, LockError> {
+        std::panic::resume_unwind(Box::new("the harness's own".to_owned()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_inside_a_case_is_a_failure_of_that_case() {
+    let report = run_some::<Panicking>("release::").await;
+    assert!(
+        report.failed > 0 && report.failed == report.cases.len(),
+        "{report}"
+    );
+    let detail = report.cases[0].detail.as_deref().unwrap();
+    assert!(
+        detail.contains("panicked") && detail.contains("the harness's own"),
+        "{detail}"
+    );
+}
+
+#[derive(Default)]
+struct Hanging;
+
+impl Harness for Hanging {
+    type Backend = MemoryBackend;
+    async fn connect(&self) -> Result<MemoryBackend, LockError> {
+        std::future::pending().await
+    }
+    async fn set_fence_counter(&self, _: &LockKey, _: u64) -> Result<bool, LockError> {
+        Ok(true)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_case_without_end_is_a_failure_of_that_case() {
+    let options = RunOptions::new()
+        .with_filter("release::again")
+        .with_case_timeout(std::time::Duration::from_millis(50));
+    let report = run(Arc::new(Hanging), options).await;
+    assert_eq!(report.failed, 1);
+    assert!(
+        report.to_string().contains("no end within 50ms"),
+        "{report}"
+    );
+}

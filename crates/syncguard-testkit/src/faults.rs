@@ -1,0 +1,94 @@
+//! [`Faults`]: what a [`FaultProxy`](crate::FaultProxy) does to what passes through it.
+
+use std::time::Duration;
+
+/// What happens to the bytes of one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Flow {
+    /// They arrive.
+    #[default]
+    Pass,
+    /// They arrive this much later.
+    Delay(Duration),
+    /// The first ones are lost, and the connection is reset to both sides.
+    Reset,
+    /// They are lost. The connection hangs until the fault is lifted, and is then reset: a stream
+    /// that has lost bytes never passes any again.
+    Swallow,
+    /// A script for Redis (`EVAL`, `EVALSHA`) reaches the server twice before it is answered, as
+    /// if a driver had sent it again over another connection. Everything else passes, replies and
+    /// other protocols too: a second copy of those would not be a delivery but a broken stream.
+    Duplicate,
+}
+
+/// What happens to connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Connections {
+    /// They are accepted and forwarded.
+    #[default]
+    Forward,
+    /// Nobody listens: those that exist are reset, new ones are refused.
+    Refuse,
+    /// They are accepted, and nothing is forwarded in either direction.
+    HalfOpen,
+}
+
+/// The faults in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Faults {
+    /// On connections as such.
+    pub connections: Connections,
+    /// On the way to the server.
+    pub requests: Flow,
+    /// On the way back.
+    pub replies: Flow,
+}
+
+impl Faults {
+    /// Everything passes.
+    pub const NONE: Self = Self {
+        connections: Connections::Forward,
+        requests: Flow::Pass,
+        replies: Flow::Pass,
+    };
+    /// Nobody listens.
+    pub const REFUSE: Self = Self {
+        connections: Connections::Refuse,
+        ..Self::NONE
+    };
+    /// Connections are accepted and lead nowhere.
+    pub const HALF_OPEN: Self = Self {
+        connections: Connections::HalfOpen,
+        ..Self::NONE
+    };
+    /// Requests reach the server, the answers are lost, the connection hangs.
+    pub const DROP_REPLY: Self = Self {
+        replies: Flow::Swallow,
+        ..Self::NONE
+    };
+    /// Requests reach the server, the answers are lost, the connection is reset.
+    pub const CUT_AT_REPLY: Self = Self {
+        replies: Flow::Reset,
+        ..Self::NONE
+    };
+    /// Requests are lost and the connection is reset.
+    pub const RESET: Self = Self {
+        requests: Flow::Reset,
+        ..Self::NONE
+    };
+    /// Scripts reach the server twice.
+    pub const DUPLICATE: Self = Self {
+        requests: Flow::Duplicate,
+        ..Self::NONE
+    };
+
+    /// Both directions are this much slower.
+    #[must_use]
+    pub const fn delay(by: Duration) -> Self {
+        Self {
+            requests: Flow::Delay(by),
+            replies: Flow::Delay(by),
+            ..Self::NONE
+        }
+    }
+}

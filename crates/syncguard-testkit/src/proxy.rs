@@ -1,0 +1,355 @@
+//! [`FaultProxy`]: a TCP proxy that breaks what passes through it, on demand.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::faults::{Connections, Faults, Flow};
+use crate::resp;
+use crate::slot::Slot;
+
+/// How long the copy of a duplicated request may take before the original goes ahead.
+const COPY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often each fault has struck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Struck {
+    /// Pieces of a stream that were held up.
+    pub delayed: u64,
+    /// Connections reset, those that had lost bytes and those of a refusing server included.
+    pub reset: u64,
+    /// Connections that lost bytes and hung.
+    pub swallowed: u64,
+    /// Connections that were accepted and led nowhere.
+    pub half_open: u64,
+    /// Requests that were delivered twice.
+    pub duplicated: u64,
+}
+
+/// A proxy in front of one server, on a loopback port of its own, that ends with this value.
+///
+/// It works by a thread of its own, in synchronous and asynchronous tests alike. Its port stays
+/// the same whatever happens to the server.
+///
+/// ```no_run
+/// use syncguard_testkit::{FaultProxy, Faults, RedisServer};
+///
+/// # fn main() -> anyhow::Result<()> {
+/// let server = RedisServer::start()?;
+/// let proxy = FaultProxy::start(server.port())?;
+/// println!("connect to redis://{}", proxy.address());
+/// proxy.set(Faults::DROP_REPLY);
+/// // ... what is sent now is carried out and never answered ...
+/// proxy.set(Faults::NONE);
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct FaultProxy {
+    slot: Slot,
+    control: Option<watch::Sender<Control>>,
+    counters: Arc<Counters>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Control {
+    faults: Faults,
+    /// Connections of an earlier era are reset.
+    era: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    delayed: AtomicU64,
+    reset: AtomicU64,
+    swallowed: AtomicU64,
+    half_open: AtomicU64,
+    duplicated: AtomicU64,
+}
+
+impl FaultProxy {
+    /// Starts a proxy to a loopback port. Nothing need listen there yet.
+    ///
+    /// # Errors
+    /// If no port is free.
+    pub fn start(upstream: u16) -> Result<Self> {
+        let slot = Slot::claim()?;
+        let upstream = SocketAddr::from((Ipv4Addr::LOCALHOST, upstream));
+        let own = SocketAddr::from((Ipv4Addr::LOCALHOST, slot.port()));
+        let (control, receiver) = watch::channel(Control::default());
+        let counters = Arc::new(Counters::default());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let listener = runtime
+            .block_on(TcpListener::bind(own))
+            .with_context(|| format!("cannot listen on {own}"))?;
+        let proxy = Proxy {
+            own,
+            upstream,
+            control: receiver,
+            counters: Arc::clone(&counters),
+        };
+        let thread = thread::Builder::new()
+            .name("fault-proxy".into())
+            .spawn(move || runtime.block_on(proxy.run(listener)))?;
+        Ok(Self {
+            slot,
+            control: Some(control),
+            counters,
+            thread: Some(thread),
+        })
+    }
+
+    /// The port where clients connect.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.slot.port()
+    }
+
+    /// Where clients connect: `127.0.0.1:PORT`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("{}:{}", Ipv4Addr::LOCALHOST, self.port())
+    }
+
+    /// Puts these faults in force, in place of all others.
+    pub fn set(&self, faults: Faults) {
+        self.update(|control| control.faults = faults);
+    }
+
+    /// Resets all connections that there are. New ones are as the faults in force have it.
+    pub fn reset_all(&self) {
+        self.update(|control| control.era += 1);
+    }
+
+    /// How often faults have struck so far.
+    #[must_use]
+    pub fn struck(&self) -> Struck {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Struck {
+            delayed: read(&self.counters.delayed),
+            reset: read(&self.counters.reset),
+            swallowed: read(&self.counters.swallowed),
+            half_open: read(&self.counters.half_open),
+            duplicated: read(&self.counters.duplicated),
+        }
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Control)) {
+        // It is there until the value is dropped.
+        if let Some(control) = &self.control {
+            control.send_modify(change);
+        }
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        // Without its control the proxy ends.
+        self.control = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Proxy {
+    own: SocketAddr,
+    upstream: SocketAddr,
+    control: watch::Receiver<Control>,
+    counters: Arc<Counters>,
+}
+
+/// Why a connection ends otherwise than by both sides closing it: it is reset.
+struct Broken;
+
+impl From<io::Error> for Broken {
+    fn from(_: io::Error) -> Self {
+        Self
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Direction {
+    Requests,
+    Replies,
+}
+
+impl Proxy {
+    /// Until the control is gone. The connections end with the runtime.
+    async fn run(mut self, first: TcpListener) {
+        let mut listener = Some(first);
+        loop {
+            let refuses = self.faults().connections == Connections::Refuse;
+            if refuses {
+                listener = None;
+            } else if listener.is_none() {
+                listener = TcpListener::bind(self.own).await.ok();
+            }
+            let retry = Duration::from_millis(if refuses { 1_000 } else { 5 });
+            tokio::select! {
+                changed = self.control.changed() => if changed.is_err() { return },
+                client = accept(listener.as_ref(), retry) => if let Some(client) = client {
+                    tokio::spawn(self.clone().serve(client));
+                },
+            }
+        }
+    }
+
+    fn faults(&self) -> Faults {
+        self.control.borrow().faults
+    }
+
+    async fn serve(self, mut client: TcpStream) {
+        if self.faults().connections == Connections::HalfOpen {
+            count(&self.counters.half_open);
+            self.until_not(|faults| faults.connections == Connections::HalfOpen)
+                .await;
+            return self.reset(&client);
+        }
+        let Ok(mut server) = TcpStream::connect(self.upstream).await else {
+            return self.reset(&client);
+        };
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let ended = {
+            let (client_reads, client_writes) = client.split();
+            let (server_reads, server_writes) = server.split();
+            let both_ways = async {
+                tokio::try_join!(
+                    self.pump(Direction::Requests, client_reads, server_writes),
+                    self.pump(Direction::Replies, server_reads, client_writes),
+                )
+            };
+            tokio::select! {
+                ended = both_ways => ended.map(drop),
+                () = self.until_cut() => Err(Broken),
+            }
+        };
+        if ended.is_err() {
+            let _ = server.set_zero_linger();
+            self.reset(&client);
+        }
+    }
+
+    /// Forwards one direction until its source closes it.
+    async fn pump(
+        &self,
+        direction: Direction,
+        mut from: ReadHalf<'_>,
+        mut to: WriteHalf<'_>,
+    ) -> Result<(), Broken> {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let length = from.read(&mut buffer).await?;
+            let bytes = buffer.get(..length).unwrap_or_default();
+            let faults = self.faults();
+            if faults.connections == Connections::HalfOpen {
+                count(&self.counters.half_open);
+                self.until_not(|faults| faults.connections == Connections::HalfOpen)
+                    .await;
+                return Err(Broken);
+            }
+            match direction.flow(faults) {
+                Flow::Pass => {}
+                Flow::Delay(by) => {
+                    count(&self.counters.delayed);
+                    tokio::time::sleep(by).await;
+                }
+                Flow::Reset => return Err(Broken),
+                Flow::Swallow => {
+                    count(&self.counters.swallowed);
+                    self.until_not(|faults| direction.flow(faults) == Flow::Swallow)
+                        .await;
+                    return Err(Broken);
+                }
+                Flow::Duplicate => {
+                    if let (Direction::Requests, Some(scripts)) = (direction, resp::scripts(bytes))
+                    {
+                        // It is a copy: whether it was answered matters to nobody.
+                        let copy = deliver_copy(self.upstream, &scripts);
+                        if matches!(tokio::time::timeout(COPY_TIMEOUT, copy).await, Ok(Ok(()))) {
+                            count(&self.counters.duplicated);
+                        }
+                    }
+                }
+            }
+            if bytes.is_empty() {
+                to.shutdown().await?;
+                return Ok(());
+            }
+            to.write_all(bytes).await?;
+        }
+    }
+
+    /// Resolves once the faults no longer are what they were, or the proxy ends.
+    async fn until_not(&self, is: impl Fn(Faults) -> bool) {
+        let mut control = self.control.clone();
+        let _ = control.wait_for(|control| !is(control.faults)).await;
+    }
+
+    /// Resolves once connections of today are to be reset.
+    async fn until_cut(&self) {
+        let mut control = self.control.clone();
+        let era = control.borrow().era;
+        let _ = control
+            .wait_for(|control| {
+                control.era != era || control.faults.connections == Connections::Refuse
+            })
+            .await;
+    }
+
+    fn reset(&self, client: &TcpStream) {
+        count(&self.counters.reset);
+        // Where it cannot be reset, dropping it closes it.
+        let _ = client.set_zero_linger();
+    }
+}
+
+impl Direction {
+    fn flow(self, faults: Faults) -> Flow {
+        match self {
+            Self::Requests => faults.requests,
+            Self::Replies => faults.replies,
+        }
+    }
+}
+
+/// The next client, or none after a while.
+async fn accept(listener: Option<&TcpListener>, patience: Duration) -> Option<TcpStream> {
+    match listener {
+        Some(listener) => listener.accept().await.ok().map(|(client, _)| client),
+        None => {
+            tokio::time::sleep(patience).await;
+            None
+        }
+    }
+}
+
+/// Sends requests over a connection of their own and waits for all answers.
+async fn deliver_copy(upstream: SocketAddr, scripts: &resp::Scripts<'_>) -> io::Result<()> {
+    let mut server = TcpStream::connect(upstream).await?;
+    server.write_all(&scripts.bytes()).await?;
+    let mut answers = Vec::new();
+    while resp::whole_replies(&answers) < scripts.count() {
+        if server.read_buf(&mut answers).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

@@ -1,0 +1,26 @@
+use std::sync::Arc;
+
+use syncguard_testkit::{PostgresServer, install};
+
+use super::{Backend, Running, Service};
+
+#[path = "../../../crates/syncguard-postgres/tests/support/postgres.rs"]
+mod harness;
+
+pub(super) const BACKEND: Backend = Backend {
+    name: "postgres",
+    service: Some(Service {
+        variable: "SYNCGUARD_POSTGRES_URL",
+        tool: install::POSTGRES,
+        start: || {
+            let server = PostgresServer::start()?;
+            Ok(Running::new(server.url(), server))
+        },
+    }),
+    conformance: |url, options| {
+        Box::pin(async move {
+            let harness = Arc::new(harness::PostgresHarness::new(&url).await?);
+            Ok(syncguard_conformance::run(harness, options).await)
+        })
+    },
+};
