@@ -1,0 +1,128 @@
+//! [`Facts`]: what is true of one key's history from beginning to end.
+
+use std::collections::HashMap;
+
+use crate::history::{Call, History, Operation, Outcome};
+
+/// After its expiry a lease counts as live for up to this long, depending on the store.
+pub(crate) const TOLERANCE_US: i64 = 1_000_000;
+
+/// A call whose outcome is known, on the store's clock.
+#[derive(Debug, Clone)]
+pub(crate) struct Event {
+    pub(crate) call: Call,
+    /// It took effect in this span.
+    pub(crate) earliest_us: i64,
+    pub(crate) latest_us: i64,
+    pub(crate) redelivered: bool,
+}
+
+/// The calls of one key: those that happened, and what those of unknown outcome made possible.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// Sorted by the time at which they were made.
+    pub(crate) events: Vec<Event>,
+    pub(crate) drift_us: i64,
+    /// When the first acquire of unknown outcome was made.
+    first_possible_grant_us: Option<i64>,
+    by_id: HashMap<String, Possible>,
+}
+
+/// What calls of unknown outcome may have done with an id. Times are when the calls were made.
+#[derive(Debug, Default)]
+struct Possible {
+    grant_us: Option<i64>,
+    release_us: Option<i64>,
+    /// With the TTLs, in microseconds.
+    extends: Vec<(i64, i64)>,
+}
+
+impl Facts {
+    pub(crate) fn new<'a>(history: &History, calls: impl IntoIterator<Item = &'a Call>) -> Self {
+        let mut facts = Self {
+            drift_us: history.clock_drift_us,
+            ..Self::default()
+        };
+        for call in calls {
+            match (&call.outcome, call.returned_us) {
+                (Outcome::Failed, Some(_)) => {}
+                (Outcome::Unknown | Outcome::Failed, _) | (_, None) => {
+                    facts.note_unknown(history, call);
+                }
+                (_, Some(returned_us)) => facts.note_event(history, call, returned_us),
+            }
+        }
+        facts.events.sort_by_key(|event| event.earliest_us);
+        facts
+    }
+
+    fn note_event(&mut self, history: &History, call: &Call, returned_us: i64) {
+        let invoked_us = call.invoked_us + history.clock_offset_us;
+        let event = Event {
+            earliest_us: invoked_us,
+            latest_us: returned_us + history.clock_offset_us,
+            redelivered: history.may_be_redelivered(call),
+            call: call.clone(),
+        };
+        self.events.push(event);
+    }
+
+    fn note_unknown(&mut self, history: &History, call: &Call) {
+        let made_us = call.invoked_us + history.clock_offset_us;
+        let earliest =
+            |time: &mut Option<i64>| *time = Some(time.map_or(made_us, |t| t.min(made_us)));
+        let Some(id) = call.operation.id() else {
+            return;
+        };
+        let possible = self.by_id.entry(id.to_owned()).or_default();
+        match &call.operation {
+            Operation::Acquire { .. } => {
+                earliest(&mut possible.grant_us);
+                // It is given back in the background.
+                earliest(&mut possible.release_us);
+                earliest(&mut self.first_possible_grant_us);
+            }
+            Operation::Release { .. } => earliest(&mut possible.release_us),
+            Operation::Extend { ttl_ms, .. } => possible.extends.push((made_us, ttl_ms * 1_000)),
+            Operation::IsLocked | Operation::LookupByKey | Operation::LookupById { .. } => {}
+        }
+    }
+
+    /// Whether some acquire of unknown outcome may have been granted by then.
+    pub(crate) fn possible_grant(&self, by_us: i64) -> bool {
+        self.first_possible_grant_us
+            .is_some_and(|made| made <= by_us)
+    }
+
+    /// When an acquire of unknown outcome by this id was made, if by then.
+    pub(crate) fn possible_grant_of(&self, id: &str, by_us: i64) -> Option<i64> {
+        let made = self.by_id.get(id)?.grant_us?;
+        (made <= by_us).then_some(made)
+    }
+
+    /// When a release of unknown outcome of this id was made, if by then.
+    pub(crate) fn possible_release_of(&self, id: &str, by_us: i64) -> Option<i64> {
+        let made = self.by_id.get(id)?.release_us?;
+        (made <= by_us).then_some(made)
+    }
+
+    /// Between which times a lease of this id, last known to end at `expires_us`, may end in truth:
+    /// extensions of unknown outcome may have shortened it, and one after the other prolonged it.
+    pub(crate) fn possible_ends(&self, id: &str, expires_us: i64, by_us: i64) -> (i64, i64) {
+        let extends = self
+            .by_id
+            .get(id)
+            .map_or(&[][..], |possible| &possible.extends);
+        let made = extends.iter().filter(|(made_us, _)| *made_us <= by_us);
+        made.fold(
+            (expires_us, expires_us),
+            |(first, last), (made_us, ttl_us)| {
+                // The store counts from whole milliseconds of its own clock.
+                let counted_us = made_us - self.drift_us - 1_000;
+                let shortened = counted_us.saturating_add(*ttl_us);
+                let prolonged = last.saturating_add(TOLERANCE_US).saturating_add(*ttl_us);
+                (first.min(shortened), prolonged)
+            },
+        )
+    }
+}

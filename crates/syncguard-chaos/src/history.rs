@@ -1,0 +1,187 @@
+//! [`History`]: every call that was made, when, and what came of it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Operation {
+    /// Take the key for this id.
+    Acquire {
+        /// The lock id.
+        id: String,
+        /// Milliseconds.
+        ttl_ms: i64,
+    },
+    /// Give back what the id holds.
+    Release {
+        /// The lock id.
+        id: String,
+    },
+    /// Make what the id holds last this long from now.
+    Extend {
+        /// The lock id.
+        id: String,
+        /// Milliseconds.
+        ttl_ms: i64,
+    },
+    /// Whether the key is held.
+    IsLocked,
+    /// The lock on the key.
+    LookupByKey,
+    /// The lock of the id.
+    LookupById {
+        /// The lock id.
+        id: String,
+    },
+}
+
+impl Operation {
+    /// The lock id that was passed, if any.
+    #[must_use]
+    pub fn id(&self) -> Option<&str> {
+        match self {
+            Self::Acquire { id, .. }
+            | Self::Release { id }
+            | Self::Extend { id, .. }
+            | Self::LookupById { id } => Some(id),
+            Self::IsLocked | Self::LookupByKey => None,
+        }
+    }
+
+    /// Whether it cannot change anything.
+    #[must_use]
+    pub fn only_reads(&self) -> bool {
+        matches!(
+            self,
+            Self::IsLocked | Self::LookupByKey | Self::LookupById { .. }
+        )
+    }
+}
+
+/// What came of it. The store's times are Unix milliseconds by the store's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Nobody knows: it may have been applied, may still be, or never. Whoever made the call may
+    /// besides be giving back, in the background, what it took or wanted to release.
+    Unknown,
+    /// It was certainly not applied.
+    Failed,
+    /// The acquire got the key.
+    Granted {
+        /// The fence.
+        fence: u64,
+        /// When the lease ends.
+        expires_at_ms: i64,
+    },
+    /// The acquire found the key held by another; `is_locked` found it held.
+    Locked,
+    /// The release freed the key.
+    Released,
+    /// The release or extend found that the id holds nothing.
+    NotHeld,
+    /// The lease was extended.
+    Extended {
+        /// When it now ends.
+        expires_at_ms: i64,
+    },
+    /// The lookup found a lock.
+    Found {
+        /// On this key.
+        key: String,
+        /// Held by this id.
+        id: String,
+        /// Under this fence.
+        fence: u64,
+        /// Granted then.
+        acquired_at_ms: i64,
+        /// Until then.
+        expires_at_ms: i64,
+    },
+    /// The lookup found nothing; `is_locked` found the key free.
+    Free,
+}
+
+/// One call.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Call {
+    /// Who made it.
+    pub client: u32,
+    /// When it was made: microseconds on a monotonic clock that all clients share.
+    pub invoked_us: i64,
+    /// When it returned, on the same clock; `None` if it never did.
+    pub returned_us: Option<i64>,
+    /// The key that it is about.
+    pub key: String,
+    /// What was asked.
+    pub operation: Operation,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// Everything that happened to some keys, from when they were fresh.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct History {
+    /// The calls, in any order.
+    pub calls: Vec<Call>,
+    /// The store's clock minus the clients' monotonic one, in microseconds.
+    pub clock_offset_us: i64,
+    /// How far the two clocks drift apart in the course of the history, at most.
+    pub clock_drift_us: i64,
+    /// Spans of the clients' clock in which requests may have been delivered twice: a release in
+    /// them may find that it has done its work already.
+    pub redelivery: Vec<(i64, i64)>,
+}
+
+impl History {
+    /// Whether a request of this call may have been delivered twice.
+    #[must_use]
+    pub fn may_be_redelivered(&self, call: &Call) -> bool {
+        let returned = call.returned_us.unwrap_or(i64::MAX);
+        self.redelivery
+            .iter()
+            .any(|(from, to)| call.invoked_us <= *to && returned >= *from)
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Acquire { id, ttl_ms } => write!(f, "acquire {id} for {ttl_ms} ms"),
+            Self::Release { id } => write!(f, "release {id}"),
+            Self::Extend { id, ttl_ms } => write!(f, "extend {id} by {ttl_ms} ms"),
+            Self::IsLocked => f.write_str("is_locked"),
+            Self::LookupByKey => f.write_str("lookup by key"),
+            Self::LookupById { id } => write!(f, "lookup {id}"),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("unknown"),
+            Self::Failed => f.write_str("failed, not applied"),
+            Self::Granted {
+                fence,
+                expires_at_ms,
+            } => write!(f, "granted, fence {fence}, until {expires_at_ms}"),
+            Self::Locked => f.write_str("locked"),
+            Self::Released => f.write_str("released"),
+            Self::NotHeld => f.write_str("not held"),
+            Self::Extended { expires_at_ms } => write!(f, "extended until {expires_at_ms}"),
+            Self::Found {
+                key,
+                id,
+                fence,
+                acquired_at_ms,
+                expires_at_ms,
+            } => write!(
+                f,
+                "{key} held by {id}, fence {fence}, from {acquired_at_ms} until {expires_at_ms}"
+            ),
+            Self::Free => f.write_str("free"),
+        }
+    }
+}

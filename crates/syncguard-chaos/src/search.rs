@@ -1,0 +1,157 @@
+//! The search for an order of calls that explains them all.
+//!
+//! Calls that overlap in time may have taken effect in either order; those that do not, only in
+//! theirs. The search goes through the orders depth first and never visits twice what it has found
+//! hopeless. Since ids are unique and a grant carries its fence and its times, there is seldom a
+//! choice to make, and its cost grows with the length of the history and not with its power.
+
+use std::collections::{BTreeSet, HashSet};
+
+use crate::facts::Facts;
+use crate::model::State;
+use crate::reason::Reason;
+
+/// More than any history of a store that keeps its promises needs, by far.
+const BUDGET: usize = 4_000_000;
+
+/// Where the best attempt got stuck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stuck {
+    pub(crate) reason: Reason,
+}
+
+/// Which calls have had their turn: all before `first`, and some after it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Done {
+    first: usize,
+    beyond: BTreeSet<usize>,
+}
+
+struct Node {
+    done: Done,
+    state: State,
+    /// What to try next, the most likely last.
+    choices: Vec<(usize, State)>,
+}
+
+/// Finds an order that begins in `initial`, or says where the best attempt got stuck.
+pub(crate) fn search(facts: &Facts, initial: State) -> Result<(), Stuck> {
+    let mut search = Search {
+        facts,
+        hopeless: HashSet::new(),
+        furthest: (0, "nothing could come first"),
+    };
+    let start = Done {
+        first: 0,
+        beyond: BTreeSet::new(),
+    };
+    let mut path = vec![search.node(start, initial)];
+    let mut visited = 0;
+    while let Some(node) = path.last_mut() {
+        if node.done.first == facts.events.len() {
+            return Ok(());
+        }
+        let Some((choice, state)) = node.choices.pop() else {
+            // All of its continuations failed.
+            if let Some(node) = path.pop() {
+                search.hopeless.insert((node.done, node.state));
+            }
+            continue;
+        };
+        let mut done = node.done.clone();
+        done.add(choice);
+        visited += 1;
+        if visited > BUDGET {
+            return Err(Stuck {
+                reason: "undecided: the calls allow of too many orders",
+            });
+        }
+        if !search.hopeless.contains(&(done.clone(), state.clone())) {
+            let next = search.node(done, state);
+            path.push(next);
+        }
+    }
+    Err(Stuck {
+        reason: search.furthest.1,
+    })
+}
+
+struct Search<'a> {
+    facts: &'a Facts,
+    hopeless: HashSet<(Done, State)>,
+    /// How many calls were explained at best, and why no further one was.
+    furthest: (usize, Reason),
+}
+
+impl Search<'_> {
+    fn node(&mut self, done: Done, state: State) -> Node {
+        let candidates = self.candidates(&done);
+        let mut choices = Vec::new();
+        let mut refusal = None;
+        for (position, &candidate) in candidates.iter().enumerate() {
+            let event = &self.facts.events[candidate];
+            match state.after(event, self.facts) {
+                Ok(after) => {
+                    // What changes nothing is never better off later than now.
+                    let others = &candidates[position + 1..];
+                    let holds_nobody_up = others
+                        .first()
+                        .is_none_or(|&next| after.now_us <= self.facts.events[next].earliest_us);
+                    let harmless = after.agrees_with(&state) && holds_nobody_up;
+                    if harmless {
+                        choices.clear();
+                    }
+                    choices.push((candidate, after));
+                    if harmless {
+                        break;
+                    }
+                }
+                Err(reason) => {
+                    refusal.get_or_insert(reason);
+                }
+            }
+        }
+        if let Some(reason) = refusal
+            && choices.is_empty()
+            && done.count() >= self.furthest.0
+        {
+            self.furthest = (done.count(), reason);
+        }
+        choices.reverse();
+        Node {
+            done,
+            state,
+            choices,
+        }
+    }
+
+    /// The calls that may come next: no other that is still to come returned before they were made.
+    fn candidates(&self, done: &Done) -> Vec<usize> {
+        let events = &self.facts.events;
+        let mut candidates = Vec::new();
+        let mut first_return = i64::MAX;
+        for (index, event) in events.iter().enumerate().skip(done.first) {
+            if event.earliest_us > first_return {
+                break;
+            }
+            if !done.beyond.contains(&index) {
+                first_return = first_return.min(event.latest_us);
+                candidates.push(index);
+            }
+        }
+        candidates
+    }
+}
+
+impl Done {
+    fn add(&mut self, index: usize) {
+        self.beyond.insert(index);
+        while self.beyond.remove(&self.first) {
+            self.first += 1;
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.first + self.beyond.len()
+    }
+}
