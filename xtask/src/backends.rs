@@ -39,6 +39,9 @@ pub(crate) struct Service {
     pub(crate) start: fn() -> Result<Running>,
 }
 
+/// A backend, and its server or why there is none.
+pub(crate) type Store = (&'static Backend, Result<Running>);
+
 /// A server that is up. One that was started here ends with this value.
 pub(crate) struct Running {
     pub(crate) address: String,
@@ -103,9 +106,7 @@ pub(crate) fn names() -> Vec<&'static str> {
 }
 
 /// Obtains the stores of several backends side by side.
-pub(crate) fn obtain_all(
-    backends: &[&'static Backend],
-) -> Vec<(&'static Backend, Result<Running>)> {
+pub(crate) fn obtain_all(backends: &[&'static Backend]) -> Vec<Store> {
     thread::scope(|scope| {
         let starting: Vec<_> = backends
             .iter()

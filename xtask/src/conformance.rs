@@ -15,7 +15,7 @@ use syncguard_conformance::{CaseReport, Report, RunOptions, Status, cases};
 use tokio::task::JoinSet;
 
 use crate::Done;
-use crate::backends::{Backend, Running, chosen, names, obtain_all};
+use crate::backends::{Backend, Store, chosen, names, obtain_all};
 use crate::tally::Tally;
 
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ pub(crate) fn run(options: &Options) -> Done {
 
 /// Runs the suite on these stores and prints the matrix.
 pub(crate) fn run_on(
-    stores: &[(&'static Backend, Result<Running>)],
+    stores: &[Store],
     filter: Option<&str>,
     report: Option<&PathBuf>,
 ) -> Result<Tally> {
@@ -88,10 +88,7 @@ pub(crate) fn run_on(
     Ok(tally)
 }
 
-async fn run_suites(
-    stores: &[(&'static Backend, Result<Running>)],
-    filter: Option<&str>,
-) -> Matrix {
+async fn run_suites(stores: &[Store], filter: Option<&str>) -> Matrix {
     let started = Instant::now();
     let done = Arc::new(AtomicUsize::new(0));
     let mut suites = JoinSet::new();

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -41,6 +41,22 @@ pub(crate) fn run(what: &str, command: &mut Command) -> Result<Tally> {
             .status()
             .with_context(|| format!("cannot run {command:?}"))?;
         Ok(Tally::of(status.success()))
+    };
+    announced_as(what, work, ToString::to_string)
+}
+
+/// Runs a command whose output has to begin with certain words; it counts as one test.
+pub(crate) fn run_saying(what: &str, command: &mut Command, begins: &str) -> Result<Tally> {
+    let work = || {
+        let output = command
+            .stderr(Stdio::inherit())
+            .output()
+            .with_context(|| format!("cannot run {command:?}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        eprint!("{text}");
+        Ok(Tally::of(
+            output.status.success() && text.starts_with(begins),
+        ))
     };
     announced_as(what, work, ToString::to_string)
 }

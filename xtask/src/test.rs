@@ -3,8 +3,8 @@
 use anyhow::Result;
 use syncguard_testkit::install;
 
-use crate::backends::{BACKENDS, Backend, Running, ensure_installed, obtain_all};
-use crate::step::{cargo, cargo_has, run_tests};
+use crate::backends::{BACKENDS, Store, ensure_installed, obtain_all};
+use crate::step::{cargo, cargo_has, run_saying, run_tests};
 use crate::tally::Tally;
 use crate::{Done, Verdict, clauses, conformance};
 
@@ -28,6 +28,7 @@ pub(crate) fn all() -> Result<Results> {
             unit_and_integration(&variables)?,
         ),
         ("documentation tests", documentation(&variables)?),
+        ("quickstart on each store", quickstart(&stores)?),
         (
             "every clause has a case",
             Tally::of(clauses::check() == Verdict::Passed),
@@ -74,11 +75,34 @@ fn documentation(variables: &Variables) -> Result<Tally> {
     run_tests("documentation tests", command, Tally::from_libtest)
 }
 
+fn quickstart(stores: &[Store]) -> Result<Tally> {
+    let mut tally = Tally::default();
+    for (backend, store) in stores {
+        let mut command = cargo(["run", "--quiet", "--example", "quickstart"]);
+        for other in BACKENDS
+            .iter()
+            .filter_map(|backend| backend.service.as_ref())
+        {
+            command.env_remove(other.variable);
+        }
+        if let (Some(service), Ok(store)) = (&backend.service, store) {
+            command.env(service.variable, &store.address);
+        }
+        let begins = format!("store: {}\n", backend.name);
+        tally += run_saying(
+            &format!("quickstart on {}", backend.name),
+            &mut command,
+            &begins,
+        )?;
+    }
+    Ok(tally)
+}
+
 /// Names and values of environment variables.
 type Variables = Vec<(&'static str, String)>;
 
 /// What tells the tests which servers there are.
-fn variables(stores: &[(&'static Backend, Result<Running>)]) -> Variables {
+fn variables(stores: &[Store]) -> Variables {
     stores
         .iter()
         .filter_map(|(backend, store)| {
