@@ -7,14 +7,10 @@
 //! ```
 
 use std::error::Error;
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use syncguard_core::{
-    AnyBackend, Fence, LockBackend, LockError, LockOptions, acquire, lock, release,
-};
-use syncguard_memory::MemoryBackend;
-use syncguard_postgres::{PostgresBackend, PostgresStore};
+use syncguard_core::{Fence, LockBackend, LockOptions, acquire, lock, release};
+use syncguard_examples::connect;
 
 const KEY: &str = "report:daily";
 
@@ -97,17 +93,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let second = release(&carol, job.lock_id()).await?;
     say("Carol", "releases it once more", format!("{second:?}"));
     Ok(())
-}
-
-/// A new client of the store that the environment names.
-async fn connect() -> Result<AnyBackend, LockError> {
-    if let Ok(url) = std::env::var("SYNCGUARD_POSTGRES_URL") {
-        let store = PostgresStore::connect(&url).await?;
-        store.setup_schema().await?;
-        return Ok(AnyBackend::new(PostgresBackend::new(store)));
-    }
-    static IN_PROCESS: LazyLock<MemoryBackend> = LazyLock::new(MemoryBackend::default);
-    Ok(AnyBackend::new(IN_PROCESS.clone()))
 }
 
 /// A resource that takes no write older than the newest it has seen: the other half of a lock.

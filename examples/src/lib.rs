@@ -1,7 +1,12 @@
-//! Holds the code of the README and the guides, so that it is compiled and run with the
+//! What the examples share, and the code of the README and the guides, compiled and run with the
 //! documentation tests.
 //!
-//! The examples stand beside this crate's manifest: `cargo run --example quickstart`.
+//! The examples stand beside this crate's manifest: `cargo run --example quickstart`. Each ends by
+//! itself, prints what it shows, and has a test.
+
+mod connect;
+
+pub use crate::connect::connect;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

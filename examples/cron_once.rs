@@ -1,0 +1,104 @@
+//! A cron job that runs once a tick, although the scheduler of every replica fires.
+//!
+//! ```sh
+//! cargo run --example cron_once
+//! ```
+//!
+//! The lock is named after the tick, and outlives the job: a replica whose clock is late must find
+//! it held. A job that fails gives it back, so that another replica tries. A replica that dies in
+//! the middle leaves the tick undone. What has to be made up for then needs a record of what is
+//! done, as in `webhook_idempotency`.
+
+use std::error::Error;
+use std::time::{Duration, UNIX_EPOCH};
+
+use syncguard_core::{AnyBackend, Fence, LockError, acquire};
+use syncguard_examples::connect;
+use tokio::task::JoinSet;
+
+/// Longer than the job takes and the replicas' clocks differ, shorter than until the next tick.
+const TICK_TAKEN: Duration = Duration::from_secs(10 * 60);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Tick {
+    Done(Fence),
+    Failed(String),
+    TakenByAnother,
+}
+
+async fn on_tick(
+    backend: &AnyBackend,
+    tick: u128,
+    job: impl AsyncFnOnce(Fence) -> Result<(), String>,
+) -> Result<Tick, LockError> {
+    let key = format!("cron:nightly-report:{tick}");
+    let Some(guard) = acquire(backend, key, TICK_TAKEN).await? else {
+        return Ok(Tick::TakenByAnother);
+    };
+    match job(guard.fence()).await {
+        Ok(()) => {
+            let lease = guard.detach();
+            Ok(Tick::Done(lease.fence()))
+        }
+        Err(reason) => {
+            let _ = guard.release().await?;
+            Ok(Tick::Failed(reason))
+        }
+    }
+}
+
+async fn nightly_report(_fence: Fence) -> Result<(), String> {
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    Ok(())
+}
+
+/// Replicas whose schedulers fire at the same moment.
+async fn all_at_once(tick: u128) -> Result<Vec<Tick>, LockError> {
+    let mut replicas = JoinSet::new();
+    for _ in 0..3 {
+        let backend = connect().await?;
+        replicas.spawn(async move { on_tick(&backend, tick, nightly_report).await });
+    }
+    replicas.join_all().await.into_iter().collect()
+}
+
+/// Replicas whose clocks differ, the first of which cannot do the job.
+async fn one_by_one(tick: u128) -> Result<Vec<Tick>, LockError> {
+    let no_disk = async |_| Err("no space left on device".to_owned());
+    Ok(vec![
+        on_tick(&connect().await?, tick, no_disk).await?,
+        on_tick(&connect().await?, tick, nightly_report).await?,
+        on_tick(&connect().await?, tick, nightly_report).await?,
+    ])
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let tonight = UNIX_EPOCH.elapsed()?.as_millis();
+    println!("three replicas, at the same moment:");
+    for outcome in all_at_once(tonight).await? {
+        println!("  {outcome:?}");
+    }
+    println!("the night after, one by one, the first without disk space:");
+    for outcome in one_by_one(tonight + 1).await? {
+        println!("  {outcome:?}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[tokio::test]
+async fn every_tick_is_done_once() -> Result<(), Box<dyn Error>> {
+    let tonight = UNIX_EPOCH.elapsed()?.as_nanos();
+    let done = |outcomes: &[Tick]| {
+        let done = outcomes.iter().filter(|tick| matches!(tick, Tick::Done(_)));
+        done.count()
+    };
+    assert_eq!(done(&all_at_once(tonight).await?), 1);
+
+    let outcomes = one_by_one(tonight + 1).await?;
+    assert!(matches!(outcomes[0], Tick::Failed(_)), "{outcomes:?}");
+    assert!(matches!(outcomes[1], Tick::Done(_)), "{outcomes:?}");
+    assert_eq!(outcomes[2], Tick::TakenByAnother);
+    Ok(())
+}

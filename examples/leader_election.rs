@@ -1,0 +1,141 @@
+//! Leader election: one candidate leads, another follows when it resigns or dies.
+//!
+//! ```sh
+//! cargo run --example leader_election
+//! ```
+//!
+//! A leader that resigns releases the lock, and is followed at once. One that dies is followed when
+//! its lease has run out: the TTL is how long nobody leads. The fence is the number of the term. Have
+//! followers refuse orders of an older term, and a leader that was paused can do no harm.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use syncguard_core::{
+    AnyBackend, AutoExtend, CancellationToken, Fence, Lease, LockError, LockGuard, acquire,
+};
+use syncguard_examples::connect;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+const ELECTION: &str = "leader:scheduler";
+const TTL: Duration = Duration::from_secs(1);
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
+
+/// Leads whenever it can, until told to stop.
+async fn stand(
+    candidate: &str,
+    cluster: &Cluster,
+    stop: CancellationToken,
+) -> Result<(), LockError> {
+    let backend = connect().await?;
+    while !stop.is_cancelled() {
+        match acquire(&backend, ELECTION, TTL).await {
+            Ok(Some(guard)) => {
+                let guard = guard.with_auto_extend(AutoExtend::new());
+                let end = tokio::select! {
+                    end = cluster.lead(candidate, guard.lease()) => end,
+                    () = guard.lost() => End::Deposed,
+                    () = stop.cancelled() => End::Resigned,
+                };
+                println!("{candidate}: {end:?}");
+                leave(guard, end).await;
+            }
+            Ok(None) => {}
+            Err(error) if error.is_retryable() => eprintln!("{candidate}: {error}"),
+            Err(error) => return Err(error),
+        }
+        // After a term of its own too: let others have a try.
+        tokio::select! {
+            () = sleep(BETWEEN_ATTEMPTS) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+    Ok(())
+}
+
+/// How a term ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Resigned,
+    Deposed,
+    Died,
+}
+
+async fn leave(guard: LockGuard<AnyBackend>, end: End) {
+    if end == End::Died {
+        // What a dead process leaves behind: a lease that nobody renews or releases.
+        let _forgotten = guard.detach();
+    } else if let Err(error) = guard.release().await {
+        // It is repeated in the background, and the TTL frees the key at the latest.
+        eprintln!("{error}");
+    }
+}
+
+/// The terms there were: who led, and under which fence.
+#[derive(Default)]
+struct Cluster {
+    terms: Mutex<Vec<(String, Fence)>>,
+}
+
+impl Cluster {
+    /// A leader's work, of which every order carries `lease.fence()`. The second leader dies.
+    async fn lead(&self, leader: &str, lease: Lease<AnyBackend>) -> End {
+        let term = {
+            // A single push happens under it: it cannot be left half done.
+            let mut terms = self.terms.lock().unwrap_or_else(PoisonError::into_inner);
+            terms.push((leader.to_owned(), lease.fence()));
+            terms.len()
+        };
+        println!("{leader}: leads under fence {}", lease.fence());
+        sleep(Duration::from_millis(300)).await;
+        if term == 2 { End::Died } else { End::Resigned }
+    }
+
+    fn terms(&self) -> Vec<(String, Fence)> {
+        let terms = self.terms.lock().unwrap_or_else(PoisonError::into_inner);
+        terms.clone()
+    }
+}
+
+/// Three candidates, until there have been so many terms.
+async fn elect(terms: usize) -> Result<Vec<(String, Fence)>, LockError> {
+    let (cluster, stop) = (Arc::<Cluster>::default(), CancellationToken::new());
+    let mut candidates = JoinSet::new();
+    for name in ["ada", "bob", "cleo"] {
+        let (cluster, stop) = (Arc::clone(&cluster), stop.clone());
+        candidates.spawn(async move { stand(name, &cluster, stop).await });
+    }
+    while cluster.terms().len() < terms && !candidates.is_empty() {
+        sleep(BETWEEN_ATTEMPTS).await;
+        if let Some(Ok(ended)) = candidates.try_join_next() {
+            ended?;
+        }
+    }
+    stop.cancel();
+    candidates
+        .join_all()
+        .await
+        .into_iter()
+        .collect::<Result<(), _>>()?;
+    Ok(cluster.terms())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), LockError> {
+    let terms = elect(4).await?;
+    println!("{} terms, one after another", terms.len());
+    Ok(())
+}
+
+#[cfg(test)]
+#[tokio::test]
+async fn terms_follow_one_another() -> Result<(), LockError> {
+    let terms = elect(4).await?;
+    assert!(terms.len() >= 4, "a dead leader is followed too: {terms:?}");
+    assert!(
+        terms.is_sorted_by(|earlier, later| earlier.1 < later.1),
+        "{terms:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,23 @@
+//! [`connect`]: the store that the examples run on.
+
+use std::env;
+use std::sync::LazyLock;
+
+use syncguard_core::{AnyBackend, LockError};
+use syncguard_memory::MemoryBackend;
+use syncguard_postgres::{PostgresBackend, PostgresStore};
+
+/// A new client of the store that the environment names: `SYNCGUARD_POSTGRES_URL`. Without it,
+/// one of a store in this process.
+///
+/// # Errors
+/// If the store cannot be reached.
+pub async fn connect() -> Result<AnyBackend, LockError> {
+    if let Ok(url) = env::var("SYNCGUARD_POSTGRES_URL") {
+        let store = PostgresStore::connect(&url).await?;
+        store.setup_schema().await?;
+        return Ok(AnyBackend::new(PostgresBackend::new(store)));
+    }
+    static IN_PROCESS: LazyLock<MemoryBackend> = LazyLock::new(MemoryBackend::default);
+    Ok(AnyBackend::new(IN_PROCESS.clone()))
+}

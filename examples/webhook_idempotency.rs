@@ -1,0 +1,125 @@
+//! A webhook that is delivered many times, sometimes at once, and handled once.
+//!
+//! ```sh
+//! cargo run --example webhook_idempotency
+//! ```
+//!
+//! Deliveries of one event wait for each other. The first does the work and records it, the others
+//! find the record. It is the record that makes "once" last; the lock keeps two deliveries from
+//! doing the work side by side before there is one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use syncguard_core::{AnyBackend, Fence, LockError, LockOptions, lock};
+use syncguard_examples::connect;
+use tokio::task::JoinSet;
+
+/// What the sender of the event is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reply {
+    /// 200
+    Handled,
+    /// 200: a success as well, or the sender would not stop.
+    HandledBefore,
+    /// 503: it is not known what became of the event, so let it come again.
+    TryAgain,
+}
+
+#[derive(Clone)]
+struct Webhook {
+    backend: AnyBackend,
+    shop: Arc<Shop>,
+}
+
+impl Webhook {
+    async fn deliver(&self, event: &str) -> Reply {
+        // Answer before the sender gives up, and well before it stops sending.
+        let options = LockOptions::new().with_timeout(Duration::from_secs(5));
+        let handled = lock(
+            &self.backend,
+            format!("webhook:{event}"),
+            options,
+            async |lease| {
+                if self.shop.is_shipped(event) {
+                    return Reply::HandledBefore;
+                }
+                self.shop.ship(event, lease.fence()).await;
+                Reply::Handled
+            },
+        )
+        .await;
+        match handled {
+            Ok(receipt) => receipt.into_value(),
+            Err(error) => {
+                eprintln!("{error}");
+                Reply::TryAgain
+            }
+        }
+    }
+}
+
+/// In earnest a table with the event's id as its primary key.
+#[derive(Default)]
+struct Shop {
+    shipments: Mutex<HashMap<String, Vec<Fence>>>,
+}
+
+impl Shop {
+    fn is_shipped(&self, event: &str) -> bool {
+        self.shipments().contains_key(event)
+    }
+
+    async fn ship(&self, event: &str, fence: Fence) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let mut shipments = self.shipments();
+        shipments.entry(event.to_owned()).or_default().push(fence);
+    }
+
+    fn shipments(&self) -> std::sync::MutexGuard<'_, HashMap<String, Vec<Fence>>> {
+        // One insertion is all that ever happens under it: it cannot be left half done.
+        self.shipments
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Three deliveries at once, to three replicas, and one more afterwards.
+async fn deliver_four_times(event: &'static str) -> Result<(Vec<Reply>, Arc<Shop>), LockError> {
+    let shop = Arc::<Shop>::default();
+    let mut deliveries = JoinSet::new();
+    for _ in 0..3 {
+        let (backend, shop) = (connect().await?, Arc::clone(&shop));
+        let replica = Webhook { backend, shop };
+        deliveries.spawn(async move { replica.deliver(event).await });
+    }
+    let mut replies = deliveries.join_all().await;
+    let (backend, shop_again) = (connect().await?, Arc::clone(&shop));
+    let replica = Webhook {
+        backend,
+        shop: shop_again,
+    };
+    replies.push(replica.deliver(event).await);
+    Ok((replies, shop))
+}
+
+#[tokio::main]
+async fn main() -> Result<(), LockError> {
+    let (replies, shop) = deliver_four_times("order-paid:1001").await?;
+    println!("replies in the order of their coming: {replies:?}");
+    for (event, fences) in shop.shipments().iter() {
+        println!("{event}: shipped {} time, under {fences:?}", fences.len());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[tokio::test]
+async fn an_event_is_handled_once() -> Result<(), LockError> {
+    let (replies, shop) = deliver_four_times("order-paid:1002").await?;
+    let times = |wanted| replies.iter().filter(|reply| **reply == wanted).count();
+    assert_eq!((times(Reply::Handled), times(Reply::HandledBefore)), (1, 3));
+    assert_eq!(shop.shipments()["order-paid:1002"].len(), 1);
+    Ok(())
+}
