@@ -112,6 +112,10 @@ macro_rules! __for_each_case {
                     "A released id is forgotten, also once another id holds the key.";
                 it_leaves_the_fence_counter_alone [R4 F1]
                     "A release leaves the key's fence counter where it was.";
+                releases_in_flight_never_free_a_successor [R3 R5]
+                    "Releases in flight while the key passes on never free the successor's lock.";
+                a_lock_outlives_its_client [R1 X5 E1]
+                    "A lock outlives the client that took it: others see it, extend it and release it by its id.";
                 a_section_is_told_that_its_lock_was_gone [R2]
                     "A section whose lock was taken from it keeps its value and is told.";
             }
@@ -156,6 +160,8 @@ macro_rules! __for_each_case {
                     "Reads move no expiry, use no fence and hold nothing.";
                 it_shows_hashes [L5]
                     "Lookup shows the hashes of key and id, and otherwise what `lookup_raw` shows.";
+                clean_up_spares_live_locks_and_fences [F2 L4 E1]
+                    "Whatever clears dead locks away spares live ones, and every fence counter.";
             }
             expiry {
                 before_it_a_lease_is_live [E1 L1 L2]
@@ -180,10 +186,6 @@ macro_rules! __for_each_case {
                     "Between expiry and expiry + 1000 an extend and an acquire never both succeed.";
                 a_release_at_the_last_moment_is_no_error [R2 O1]
                     "Releases at the very moment of expiry are `Released` or `NotHeld`, never an error.";
-                fences_rise_across_expiries [F1 F2]
-                    "Fences go on rising across expiries.";
-                clean_up_spares_live_locks_and_fences [F2 L4 E1]
-                    "Whatever clears dead locks away spares live ones, and every fence counter.";
                 an_expired_key_has_one_successor [A3 E2 O1]
                     "Of many who find a key expired exactly one is granted it.";
             }
@@ -194,6 +196,8 @@ macro_rules! __for_each_case {
                     "Every key counts for itself: grants of other keys do not move its fences.";
                 fences_outlive_clients [F2]
                     "Fences outlive the clients that drew them.";
+                fences_rise_across_expiries [F1 F2]
+                    "Fences go on rising across expiries.";
                 contention_uses_no_fence [F4 A2]
                     "Contended attempts use up no fence of the key.";
                 great_fences_are_exact [F1 F3]

@@ -26,14 +26,20 @@ pub async fn an_acquire_dropped_at_any_poll_leaves_no_lock<H: Harness>(
 ) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let keys = bench.keys("dropped", 24)?;
-    for (index, key) in keys.iter().enumerate() {
-        let attempt = acquire(&client, key, LONG);
-        if let Some(guard) = poll_times(index % 12, attempt).await {
-            let guard = guard?.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
-            same("the release", guard.release().await?.is_released(), true)?;
-        }
-    }
+    let attempts = keys.iter().cloned().enumerate().map(|(index, key)| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            if let Some(guard) = poll_times(index % 12, acquire(&client, &key, LONG)).await {
+                let guard = guard?.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
+                same("the release", guard.release().await?.is_released(), true)?;
+            }
+            Ok(())
+        })
+    });
+    join(attempts).await?;
     client.drain(SOON).await?;
+    // What a driver had queued would come now.
+    tokio::time::sleep(ms(1_500)).await;
     for key in &keys {
         free(&other, key).await?;
         let next = take(&other, key, LONG).await?;

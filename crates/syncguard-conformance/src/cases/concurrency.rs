@@ -264,26 +264,41 @@ pub async fn concurrent_extends_all_succeed<H: Harness>(bench: Bench<H>) -> Case
 
 /// A release that meets an extend in flight frees the key for good.
 ///
-/// Proves X3, R1, O1. Whichever comes first.
+/// Proves X3, R1, O1. Whichever comes first; and the next holder's lock is not extended.
 pub async fn a_release_beats_an_extend_in_flight<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let tasks = bench.keys("raced", 40)?.into_iter().map(|key| {
-        let (client, other) = (client.clone(), other.clone());
-        tokio::spawn(async move {
-            let grant = take(&client, &key, LONG).await?;
-            let id = grant.lock_id;
-            let extending = {
-                let other = other.clone();
-                tokio::spawn(async move { Ok(other.extend(&id, ttl(LONG)?).await?) })
-            };
-            give_back(&client, &id).await?;
-            join([extending]).await?;
-            free(&client, &key).await?;
-            holds_nothing(&other, &id).await?;
-            let next = take(&other, &key, LONG).await?;
-            give_back(&other, &next.lock_id).await
-        })
-    });
+    let tasks = bench
+        .keys("raced", 40)?
+        .into_iter()
+        .enumerate()
+        .map(|(index, key)| {
+            let (client, other) = (client.clone(), other.clone());
+            tokio::spawn(async move {
+                let id = take(&client, &key, LONG).await?.lock_id;
+                let extending = {
+                    let other = other.clone();
+                    tokio::spawn(async move { Ok(other.extend(&id, ttl(LONG * 10)?).await?) })
+                };
+                give_back(&client, &id).await?;
+                let next = if index % 2 == 0 {
+                    join([extending]).await?;
+                    free(&client, &key).await?;
+                    take(&other, &key, LONG).await?
+                } else {
+                    let next = take(&client, &key, LONG).await?;
+                    join([extending]).await?;
+                    next
+                };
+                holds_nothing(&other, &id).await?;
+                let info = held(&other, &key, &next.lock_id).await?;
+                same(
+                    "the next holder's expiry",
+                    info.expires_at_ms,
+                    next.expires_at_ms,
+                )?;
+                give_back(&other, &next.lock_id).await
+            })
+        });
     join(tasks).await?;
     Ok(Outcome::Passed)
 }

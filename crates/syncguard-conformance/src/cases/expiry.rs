@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use syncguard_core::{AcquireResult, LockBackend, LockId, LockKey, Lookup, TIME_TOLERANCE_MS};
 
-use crate::clock::{Brief, LIFETIMES, StoreClock, dead_at, take_briefly, too_slow};
+use crate::clock::{Brief, LIFETIMES, StoreClock, take_briefly, too_slow};
 use crate::outcome::{require, same};
 use crate::steps::{
-    LONG, fence_of, fence_step, free, give_back, held, join, ms, next_fence, not_released,
-    not_renewed, refused, renew, rise, take, take_as, ttl,
+    LONG, fence_of, free, give_back, held, join, ms, not_released, not_renewed, refused, renew,
+    rise, take, take_as, ttl,
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
@@ -365,76 +365,6 @@ pub async fn a_release_at_the_last_moment_is_no_error<H: Harness>(bench: Bench<H
         }));
     }
     join(releases).await?;
-    Ok(Outcome::Passed)
-}
-
-/// Fences go on rising across expiries.
-///
-/// Proves F1, F2. A dead lock's removal does not take the counter with it.
-pub async fn fences_rise_across_expiries<H: Harness>(bench: Bench<H>) -> CaseResult {
-    if !bench.has_fences() {
-        return Ok(Outcome::NO_FENCES);
-    }
-    let (client, other) = (bench.client().await?, bench.client().await?);
-    let key = bench.key("expiring")?;
-    let mut fence = next_fence(&client, &key).await?;
-    for client in [&client, &other] {
-        let lease = take_briefly(client, &key).await?;
-        rise(fence, fence_of(&lease.grant))?;
-        fence = fence_of(&lease.grant);
-        lease.end().await;
-        free(client, &key).await?;
-    }
-    rise(fence, next_fence(&client, &key).await?)?;
-    Ok(Outcome::Passed)
-}
-
-/// Whatever clears dead locks away spares live ones, and every fence counter.
-///
-/// Proves F2, L4, E1. Reads of locks that are long dead, as an optional clean-up would wait for.
-pub async fn clean_up_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -> CaseResult {
-    let (client, other) = (bench.client().await?, bench.client().await?);
-    let (dead, live) = (bench.keys("dead", 3)?, bench.keys("live", 3)?);
-    let mut steps = Vec::new();
-    for key in &dead {
-        steps.push(fence_step(&client, key).await?);
-    }
-    let mut leases = Vec::new();
-    for key in &dead {
-        leases.push(take_briefly(&client, key).await?);
-    }
-    let mut holding = Vec::new();
-    for key in &live {
-        let id = take(&client, key, LONG).await?.lock_id;
-        holding.push((key, id, held(&client, key, &id).await?));
-    }
-    // Longer than any clean-up's guard: 2 s by the store's time, 1 s + tolerance by a client's.
-    tokio::time::sleep_until((dead_at(ms(500)) + ms(1_500)).into()).await;
-    for _ in 0..5 {
-        for (key, lease) in dead.iter().zip(&leases) {
-            for client in [&client, &other] {
-                free(client, key).await?;
-                let found = client.lookup_raw(Lookup::Id(&lease.grant.lock_id)).await?;
-                same("lookup of an expired id", found, None)?;
-            }
-        }
-        for (key, id, before) in &holding {
-            let after = held(&other, key, id).await?;
-            same("a live lock beside dead ones", &after, before)?;
-        }
-        tokio::time::sleep(ms(20)).await;
-    }
-    for ((key, lease), step) in dead.iter().zip(&leases).zip(steps) {
-        let next = next_fence(&other, key).await?;
-        same(
-            "rise of the fence across clean-up",
-            rise(fence_of(&lease.grant), next)?,
-            step,
-        )?;
-    }
-    for (_, id, _) in holding {
-        give_back(&client, &id).await?;
-    }
     Ok(Outcome::Passed)
 }
 

@@ -4,6 +4,7 @@ use syncguard_core::{
     ErrorCode, FENCE_MAX, FENCE_WARN, Fence, FenceToken as _, LockBackend as _, LockId, Lookup,
 };
 
+use crate::clock::take_briefly;
 use crate::outcome::same;
 use crate::steps::{
     LONG, fails_with, fence_of, fence_step, free, give_back, held, holds_nothing, next_fence,
@@ -78,6 +79,27 @@ pub async fn fences_outlive_clients<H: Harness>(bench: Bench<H>) -> CaseResult {
         }
         drop(client);
     }
+    Ok(Outcome::Passed)
+}
+
+/// Fences go on rising across expiries.
+///
+/// Proves F1, F2. A dead lock's removal does not take the counter with it.
+pub async fn fences_rise_across_expiries<H: Harness>(bench: Bench<H>) -> CaseResult {
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("expiring")?;
+    let mut fence = next_fence(&client, &key).await?;
+    for client in [&client, &other] {
+        let lease = take_briefly(client, &key).await?;
+        rise(fence, fence_of(&lease.grant))?;
+        fence = fence_of(&lease.grant);
+        lease.end().await;
+        free(client, &key).await?;
+    }
+    rise(fence, next_fence(&client, &key).await?)?;
     Ok(Outcome::Passed)
 }
 

@@ -1,144 +1,23 @@
 //! Keys and lock ids.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use syncguard_core::{
-    ErrorCode, Fence, FenceToken as _, LOCK_ID_LENGTH, LockBackend, LockId, LockKey, LockOptions,
-    Lookup, MAX_KEY_LENGTH_BYTES, acquire, extend, get_by_id, get_by_id_raw, get_by_key,
-    get_by_key_raw, is_locked, lock, owns, release,
+    ErrorCode, Fence, FenceToken as _, LOCK_ID_LENGTH, LockBackend as _, LockId, LockKey,
+    LockOptions, Lookup, MAX_KEY_LENGTH_BYTES, acquire, extend, get_by_id, get_by_id_raw,
+    get_by_key, get_by_key_raw, is_locked, lock, owns, release,
 };
 
+use crate::keyspace::{
+    NEAR_PAIRS, SPELLINGS, do_not_contend, filled, own_fences, wide_keys, works,
+};
 use crate::outcome::{require, same};
 use crate::steps::{
-    LONG, SOON, fails_with, fence_step, free, give_back, held, holds_nothing, ms, next_fence,
-    refused, renew, rise, take, take_as, ttl,
+    LONG, SOON, fails_with, free, give_back, held, holds_nothing, ms, next_fence, refused, renew,
+    rise, take, take_as, ttl,
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
-
-/// Spellings of one key: composed, decomposed, in another order of marks.
-const SPELLINGS: &[&[&str]] = &[
-    &["caf\u{e9}", "cafe\u{301}"],
-    &["\u{212b}", "\u{c5}", "A\u{30a}"],
-    &["\u{d55c}", "\u{1112}\u{1161}\u{11ab}"],
-    &["\u{2126}", "\u{3a9}"],
-    &["q\u{307}\u{323}", "q\u{323}\u{307}"],
-];
-
-/// Characters that mean something to some store. `@` stands for the case's namespace.
-const WIDE: &[&str] = &[
-    "plain:@",
-    ":@",
-    "@:",
-    "a:@:b",
-    "::@::",
-    "{@}",
-    "{}@",
-    "@{}",
-    "{a}{@}",
-    "{@",
-    "}@{",
-    "/@",
-    "@/",
-    "a/@/c",
-    "//@",
-    "../@",
-    "./@",
-    ".@",
-    "@.",
-    "@..",
-    "__@__",
-    "%2F@",
-    "%@_",
-    "%",
-    "#@",
-    "?@",
-    "*@",
-    "[a-z]@",
-    "'@'",
-    "''@",
-    "\"@\"",
-    "`@`",
-    "\\@",
-    "@\\",
-    "\\n@",
-    "$1@",
-    "${@}",
-    "@;--",
-    "<@>",
-    "&@",
-    "|@",
-    "~@",
-    "=@",
-    "+@",
-    "@@",
-    " @",
-    "@ ",
-    "\t@",
-    "@\t",
-    "\n@",
-    "@\n",
-    "\r\n@",
-    "\u{1}@",
-    "\u{7f}@",
-    "\u{85}@",
-    "\u{a0}@",
-    "\u{200b}@",
-    "\u{202e}@",
-    "\u{feff}@",
-    "\u{ffff}@",
-    "\u{10ffff}@",
-    "\u{1f512}@",
-    "@\u{1f468}\u{200d}\u{1f469}\u{200d}\u{1f467}",
-    "\u{301}@",
-    "@\u{301}\u{323}\u{345}",
-    "\u{5d0}@",
-    "\u{4e2d}\u{6587}@",
-    "null:@",
-    "true:@",
-    "0:@",
-    "-1:@",
-];
-
-/// Pairs that careless code takes for one key.
-const NEAR_PAIRS: &[(&str, &str)] = &[
-    ("order", "order "),
-    ("order", " order"),
-    ("order", "order\n"),
-    ("order", "order\t"),
-    ("order", "order:"),
-    ("order", "order/"),
-    ("order", "order."),
-    ("order", "Order"),
-    ("order", "ORDER"),
-    ("order", "order\u{200b}"),
-    ("order", "\u{feff}order"),
-    ("order", "orde"),
-    ("order", "order1"),
-    ("order", "fence:order"),
-    ("a:b", "a::b"),
-    ("a:b", "a/b"),
-    ("a b", "a  b"),
-    ("a b", "a\u{a0}b"),
-    ("a/b", "a%2Fb"),
-    ("a+b", "a b"),
-    ("{a}", "a"),
-    ("{a}b", "{a}c"),
-    ("a\\", "a"),
-    ("a\\nb", "a\nb"),
-    ("1", "01"),
-    ("1", "1.0"),
-    ("x1", "x\u{b9}"),
-    ("resume", "re\u{301}sume"),
-    ("strasse", "stra\u{df}e"),
-    ("i", "\u{131}"),
-    ("\u{3c3}", "\u{3c2}"),
-    ("\u{e9}", "\u{c9}"),
-    ("fi", "\u{fb01}"),
-    ("A", "\u{ff21}"),
-    ("\u{430}", "a"),
-    ("\u{1f512}", "\u{1f513}"),
-];
 
 /// Canonically equivalent spellings of a key are one lock.
 ///
@@ -510,103 +389,4 @@ pub async fn ids_are_fresh_and_random<H: Harness>(bench: Bench<H>) -> CaseResult
         )?;
     }
     Ok(Outcome::Passed)
-}
-
-fn wide_keys<H: Harness>(bench: &Bench<H>) -> Result<Vec<LockKey>, Failure> {
-    let fill = |pattern: &&str| {
-        let text = if pattern.contains('@') {
-            pattern.replace('@', bench.namespace())
-        } else {
-            format!("{pattern}{}", bench.namespace())
-        };
-        Ok(LockKey::new(&text)?)
-    };
-    WIDE.iter().map(fill).collect()
-}
-
-/// A key of the case, filled up to the greatest length, with the given end.
-fn filled<H: Harness>(bench: &Bench<H>, filling: &str, end: &str) -> Result<LockKey, Failure> {
-    let start = format!("{}:", bench.namespace());
-    let room = MAX_KEY_LENGTH_BYTES - start.len() - end.len();
-    let middle = filling.repeat(room / filling.len());
-    let rest = "y".repeat(room % filling.len());
-    let key = LockKey::new(&format!("{start}{rest}{middle}{end}"))?;
-    same(
-        "the length of the key",
-        key.as_str().len(),
-        MAX_KEY_LENGTH_BYTES,
-    )?;
-    Ok(key)
-}
-
-/// Takes a key through every operation.
-async fn works<B: LockBackend>(client: &B, other: &B, key: &LockKey) -> Result<(), Failure> {
-    free(client, key).await?;
-    let grant = take(client, key, LONG).await?;
-    let info = held(other, key, &grant.lock_id).await?;
-    same(
-        "the expiry at the store",
-        info.expires_at_ms,
-        grant.expires_at_ms,
-    )?;
-    refused(other, key).await?;
-    let extended = renew(other, &grant.lock_id, LONG * 2).await?;
-    let info = held(client, key, &grant.lock_id).await?;
-    same("the extended expiry", info.expires_at_ms, extended)?;
-    give_back(other, &grant.lock_id).await?;
-    free(client, key).await?;
-    holds_nothing(client, &grant.lock_id).await
-}
-
-/// Holds all keys at once, each by its own id; then gives them back one by one.
-async fn do_not_contend<B: LockBackend>(client: &B, keys: &[LockKey]) -> Result<(), Failure> {
-    let quoted = |key: &LockKey, failure: Failure| {
-        Failure::new(format_args!(
-            "key {:?} beside {} others: {failure}",
-            key.as_str(),
-            keys.len() - 1
-        ))
-    };
-    let mut ids = Vec::new();
-    for key in keys {
-        free(client, key)
-            .await
-            .map_err(|failure| quoted(key, failure))?;
-        let grant = take(client, key, Duration::from_secs(200)).await;
-        ids.push(grant.map_err(|failure| quoted(key, failure))?.lock_id);
-    }
-    let mut held_still: Vec<_> = keys.iter().zip(&ids).collect();
-    while let Some((key, id)) = held_still.pop() {
-        held(client, key, id)
-            .await
-            .map_err(|failure| quoted(key, failure))?;
-        give_back(client, id)
-            .await
-            .map_err(|failure| quoted(key, failure))?;
-        free(client, key)
-            .await
-            .map_err(|failure| quoted(key, failure))?;
-    }
-    Ok(())
-}
-
-/// Fails if grants of the others move the fences of `key`.
-async fn own_fences<B: LockBackend>(
-    client: &B,
-    key: &LockKey,
-    others: &[LockKey],
-) -> Result<(), Failure> {
-    let step = fence_step(client, key).await?;
-    let before = next_fence(client, key).await?;
-    for other in others {
-        for _ in 0..3 {
-            next_fence(client, other).await?;
-        }
-    }
-    let after = next_fence(client, key).await?;
-    same(
-        "rise of the key's fence across grants of other keys",
-        rise(before, after)?,
-        step,
-    )
 }

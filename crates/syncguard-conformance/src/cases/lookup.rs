@@ -4,6 +4,7 @@ use syncguard_core::{
     LockBackend as _, LockId, Lookup, acquire, get_by_id, get_by_key, hash_key, is_locked, owns,
 };
 
+use crate::clock::take_briefly;
 use crate::outcome::{require, same};
 use crate::steps::{
     LONG, fence_of, fence_step, free, give_back, held, ms, next_fence, rise, take, ttl,
@@ -232,5 +233,57 @@ pub async fn it_shows_hashes<H: Harness>(bench: Bench<H>) -> CaseResult {
         }
     }
     give_back(&client, &grant.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Whatever clears dead locks away spares live ones, and every fence counter.
+///
+/// Proves F2, L4, E1. Reads of locks that are long dead, as an optional clean-up would wait for.
+pub async fn clean_up_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (dead, live) = (bench.keys("dead", 3)?, bench.keys("live", 3)?);
+    let mut steps = Vec::new();
+    for key in &dead {
+        steps.push(fence_step(&client, key).await?);
+    }
+    let mut leases = Vec::new();
+    for key in &dead {
+        leases.push(take_briefly(&client, key).await?);
+    }
+    let mut holding = Vec::new();
+    for key in &live {
+        let id = take(&client, key, LONG).await?.lock_id;
+        holding.push((key, id, held(&client, key, &id).await?));
+    }
+    for lease in &leases {
+        lease.end().await;
+    }
+    // Longer than any clean-up's guard: 2 s by the store's time, 1 s + tolerance by a client's.
+    tokio::time::sleep(ms(1_500)).await;
+    for _ in 0..5 {
+        for (key, lease) in dead.iter().zip(&leases) {
+            for client in [&client, &other] {
+                free(client, key).await?;
+                let found = client.lookup_raw(Lookup::Id(&lease.grant.lock_id)).await?;
+                same("lookup of an expired id", found, None)?;
+            }
+        }
+        for (key, id, before) in &holding {
+            let after = held(&other, key, id).await?;
+            same("a live lock beside dead ones", &after, before)?;
+        }
+        tokio::time::sleep(ms(20)).await;
+    }
+    for ((key, lease), step) in dead.iter().zip(&leases).zip(steps) {
+        let next = next_fence(&other, key).await?;
+        same(
+            "rise of the fence across clean-up",
+            rise(fence_of(&lease.grant), next)?,
+            step,
+        )?;
+    }
+    for (_, id, _) in holding {
+        give_back(&client, &id).await?;
+    }
     Ok(Outcome::Passed)
 }

@@ -4,8 +4,8 @@ use syncguard_core::{LockBackend as _, LockId, LockOptions, Lookup, lock};
 
 use crate::outcome::same;
 use crate::steps::{
-    LONG, fence_of, fence_step, free, give_back, held, holds_nothing, join, next_fence,
-    not_released, rise, take,
+    LONG, fence_of, fence_step, free, give_back, held, holds_nothing, join, ms, next_fence,
+    not_released, refused, renew, rise, take, take_as, ttl,
 };
 use crate::{Bench, CaseResult, Harness, Outcome};
 
@@ -143,6 +143,13 @@ pub async fn it_forgets_the_id<H: Harness>(bench: Bench<H>) -> CaseResult {
     give_back(&other, &successor.lock_id).await?;
     let found = client.lookup_raw(Lookup::Id(&successor.lock_id)).await?;
     same("lookup of a released id", found, None)?;
+    // An id that moves on to another key leaves the first one behind.
+    let elsewhere = bench.key("elsewhere")?;
+    take_as(&client, &elsewhere, &former.lock_id, LONG).await?;
+    held(&other, &elsewhere, &former.lock_id).await?;
+    free(&other, &key).await?;
+    give_back(&other, &former.lock_id).await?;
+    free(&client, &elsewhere).await?;
     Ok(Outcome::Passed)
 }
 
@@ -170,6 +177,57 @@ pub async fn it_leaves_the_fence_counter_alone<H: Harness>(bench: Bench<H>) -> C
         rise(fence_of(&second), third)?,
     ];
     same("rises of the fence across releases", rises, [step, step])?;
+    Ok(Outcome::Passed)
+}
+
+/// Releases in flight while the key passes on never free the successor's lock.
+///
+/// Proves R3, R5. A release that looked at the owner a moment too early would.
+pub async fn releases_in_flight_never_free_a_successor<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const RELEASES: usize = 4;
+    let clients = bench.clients(4).await?;
+    let rounds = bench.keys("passed-on", 40)?.into_iter().map(|key| {
+        let clients = clients.clone();
+        tokio::spawn(async move {
+            let former = take(&clients[0], &key, LONG).await?.lock_id;
+            let releases = (0..RELEASES).map(|index| {
+                let client = clients[index % clients.len()].clone();
+                tokio::spawn(async move { Ok(client.release(&former).await?.is_released()) })
+            });
+            let releases: Vec<_> = releases.collect();
+            let (successor, lasting) = (LockId::generate()?, ttl(LONG)?);
+            while clients[1]
+                .acquire(&key, &successor, lasting)
+                .await?
+                .is_locked()
+            {
+                tokio::task::yield_now().await;
+            }
+            let released = join(releases).await?;
+            let released = released.into_iter().filter(|released| *released).count();
+            same("releases that succeeded", released, 1)?;
+            held(&clients[2], &key, &successor).await?;
+            give_back(&clients[3], &successor).await
+        })
+    });
+    join(rounds).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A lock outlives the client that took it: others see it, extend it and release it by its id.
+///
+/// Proves R1, X5, E1. It hangs on no connection.
+pub async fn a_lock_outlives_its_client<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (gone, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("left")?;
+    let grant = take(&gone, &key, LONG).await?;
+    drop(gone);
+    tokio::time::sleep(ms(200)).await;
+    held(&other, &key, &grant.lock_id).await?;
+    refused(&other, &key).await?;
+    renew(&other, &grant.lock_id, LONG).await?;
+    give_back(&bench.client().await?, &grant.lock_id).await?;
+    free(&other, &key).await?;
     Ok(Outcome::Passed)
 }
 

@@ -1,0 +1,243 @@
+//! Keys that are hard to keep apart, and what must hold of any set of keys.
+
+use syncguard_core::{LockBackend, LockKey, MAX_KEY_LENGTH_BYTES};
+
+use crate::outcome::same;
+use crate::steps::{
+    LONG, fence_step, free, give_back, held, holds_nothing, next_fence, refused, renew, rise, take,
+};
+use crate::{Bench, Failure, Harness};
+
+/// Spellings of one key: composed, decomposed, in another order of marks.
+pub(crate) const SPELLINGS: &[&[&str]] = &[
+    &["caf\u{e9}", "cafe\u{301}"],
+    &["\u{212b}", "\u{c5}", "A\u{30a}"],
+    &["\u{d55c}", "\u{1112}\u{1161}\u{11ab}"],
+    &["\u{2126}", "\u{3a9}"],
+    &["q\u{307}\u{323}", "q\u{323}\u{307}"],
+];
+
+/// Characters that mean something to some store. `@` stands for the case's namespace.
+pub(crate) const WIDE: &[&str] = &[
+    "plain:@",
+    ":@",
+    "@:",
+    "a:@:b",
+    "::@::",
+    "{@}",
+    "{}@",
+    "@{}",
+    "{a}{@}",
+    "{@",
+    "}@{",
+    "/@",
+    "@/",
+    "a/@/c",
+    "//@",
+    "../@",
+    "./@",
+    ".@",
+    "@.",
+    "@..",
+    "__@__",
+    "%2F@",
+    "%@_",
+    "%",
+    "#@",
+    "?@",
+    "*@",
+    "[a-z]@",
+    "'@'",
+    "''@",
+    "\"@\"",
+    "`@`",
+    "\\@",
+    "@\\",
+    "\\n@",
+    "$1@",
+    "${@}",
+    "@;--",
+    "<@>",
+    "&@",
+    "|@",
+    "~@",
+    "=@",
+    "+@",
+    "@@",
+    " @",
+    "@ ",
+    "\t@",
+    "@\t",
+    "\n@",
+    "@\n",
+    "\r\n@",
+    "\u{1}@",
+    "\u{7f}@",
+    "\u{85}@",
+    "\u{a0}@",
+    "\u{200b}@",
+    "\u{202e}@",
+    "\u{feff}@",
+    "\u{ffff}@",
+    "\u{10ffff}@",
+    "\u{1f512}@",
+    "@\u{1f468}\u{200d}\u{1f469}\u{200d}\u{1f467}",
+    "\u{301}@",
+    "@\u{301}\u{323}\u{345}",
+    "\u{5d0}@",
+    "\u{4e2d}\u{6587}@",
+    "null:@",
+    "true:@",
+    "0:@",
+    "-1:@",
+];
+
+/// Pairs that careless code takes for one key.
+pub(crate) const NEAR_PAIRS: &[(&str, &str)] = &[
+    ("order", "order "),
+    ("order", " order"),
+    ("order", "order\n"),
+    ("order", "order\t"),
+    ("order", "order:"),
+    ("order", "order/"),
+    ("order", "order."),
+    ("order", "Order"),
+    ("order", "ORDER"),
+    ("order", "order\u{200b}"),
+    ("order", "\u{feff}order"),
+    ("order", "orde"),
+    ("order", "order1"),
+    ("order", "fence:order"),
+    ("a:b", "a::b"),
+    ("a:b", "a/b"),
+    ("a b", "a  b"),
+    ("a b", "a\u{a0}b"),
+    ("a/b", "a%2Fb"),
+    ("a+b", "a b"),
+    ("{a}", "a"),
+    ("{a}b", "{a}c"),
+    ("a\\", "a"),
+    ("a\\nb", "a\nb"),
+    ("1", "01"),
+    ("1", "1.0"),
+    ("x1", "x\u{b9}"),
+    ("resume", "re\u{301}sume"),
+    ("strasse", "stra\u{df}e"),
+    ("i", "\u{131}"),
+    ("\u{3c3}", "\u{3c2}"),
+    ("\u{e9}", "\u{c9}"),
+    ("fi", "\u{fb01}"),
+    ("A", "\u{ff21}"),
+    ("\u{430}", "a"),
+    ("\u{1f512}", "\u{1f513}"),
+];
+
+pub(crate) fn wide_keys<H: Harness>(bench: &Bench<H>) -> Result<Vec<LockKey>, Failure> {
+    let fill = |pattern: &&str| {
+        let text = if pattern.contains('@') {
+            pattern.replace('@', bench.namespace())
+        } else {
+            format!("{pattern}{}", bench.namespace())
+        };
+        Ok(LockKey::new(&text)?)
+    };
+    WIDE.iter().map(fill).collect()
+}
+
+/// A key of the case, filled up to the greatest length, with the given end.
+pub(crate) fn filled<H: Harness>(
+    bench: &Bench<H>,
+    filling: &str,
+    end: &str,
+) -> Result<LockKey, Failure> {
+    let start = format!("{}:", bench.namespace());
+    let room = MAX_KEY_LENGTH_BYTES - start.len() - end.len();
+    let middle = filling.repeat(room / filling.len());
+    let rest = "y".repeat(room % filling.len());
+    let key = LockKey::new(&format!("{start}{rest}{middle}{end}"))?;
+    same(
+        "the length of the key",
+        key.as_str().len(),
+        MAX_KEY_LENGTH_BYTES,
+    )?;
+    Ok(key)
+}
+
+/// Takes a key through every operation.
+pub(crate) async fn works<B: LockBackend>(
+    client: &B,
+    other: &B,
+    key: &LockKey,
+) -> Result<(), Failure> {
+    free(client, key).await?;
+    let grant = take(client, key, LONG).await?;
+    let info = held(other, key, &grant.lock_id).await?;
+    same(
+        "the expiry at the store",
+        info.expires_at_ms,
+        grant.expires_at_ms,
+    )?;
+    refused(other, key).await?;
+    let extended = renew(other, &grant.lock_id, LONG * 2).await?;
+    let info = held(client, key, &grant.lock_id).await?;
+    same("the extended expiry", info.expires_at_ms, extended)?;
+    give_back(other, &grant.lock_id).await?;
+    free(client, key).await?;
+    holds_nothing(client, &grant.lock_id).await
+}
+
+/// Holds all keys at once, each by its own id; then gives them back one by one.
+pub(crate) async fn do_not_contend<B: LockBackend>(
+    client: &B,
+    keys: &[LockKey],
+) -> Result<(), Failure> {
+    let quoted = |key: &LockKey, failure: Failure| {
+        Failure::new(format_args!(
+            "key {:?} beside {} others: {failure}",
+            key.as_str(),
+            keys.len() - 1
+        ))
+    };
+    let mut ids = Vec::new();
+    for key in keys {
+        free(client, key)
+            .await
+            .map_err(|failure| quoted(key, failure))?;
+        let grant = take(client, key, LONG).await;
+        ids.push(grant.map_err(|failure| quoted(key, failure))?.lock_id);
+    }
+    let mut held_still: Vec<_> = keys.iter().zip(&ids).collect();
+    while let Some((key, id)) = held_still.pop() {
+        held(client, key, id)
+            .await
+            .map_err(|failure| quoted(key, failure))?;
+        give_back(client, id)
+            .await
+            .map_err(|failure| quoted(key, failure))?;
+        free(client, key)
+            .await
+            .map_err(|failure| quoted(key, failure))?;
+    }
+    Ok(())
+}
+
+/// Fails if grants of the others move the fences of `key`.
+pub(crate) async fn own_fences<B: LockBackend>(
+    client: &B,
+    key: &LockKey,
+    others: &[LockKey],
+) -> Result<(), Failure> {
+    let step = fence_step(client, key).await?;
+    let before = next_fence(client, key).await?;
+    for other in others {
+        for _ in 0..3 {
+            next_fence(client, other).await?;
+        }
+    }
+    let after = next_fence(client, key).await?;
+    same(
+        "rise of the key's fence across grants of other keys",
+        rise(before, after)?,
+        step,
+    )
+}
