@@ -1,0 +1,216 @@
+//! Making a [`RedisStore`]: connecting, or taking a client.
+
+use std::time::Duration;
+
+use fred::clients::{Client, Pool};
+use fred::interfaces::ClientLike as _;
+use fred::types::Builder;
+use fred::types::config::{
+    Config, ConnectionConfig, ReconnectPolicy, TcpConfig, UnresponsiveConfig,
+};
+use syncguard_core::{ErrorCode, LockError, Operation};
+
+use crate::client::{Clients, Connection};
+use crate::error::connect_error;
+use crate::keys::Names;
+use crate::{RedisOptions, RedisStore};
+
+/// Delays between attempts to reconnect, in milliseconds: first, last, and growth.
+///
+/// The first comes at once. Until it was made, fred takes the connection for a good one, and
+/// queues commands.
+const RECONNECT: (u32, u32, u32) = (1, 500, 4);
+/// Random share of a delay, in milliseconds, so that clients do not return all at once.
+const RECONNECT_JITTER: u32 = 10;
+
+impl RedisStore {
+    /// Connects to the server at a URL, with the default options.
+    ///
+    /// `redis://[[username:]password@]host[:port][/database]`; `rediss://` with TLS, if one of the
+    /// crate's TLS features is on; `redis-cluster://` and `redis-sentinel://` with further nodes as
+    /// `?node=host:port`, for Sentinel with `sentinelServiceName=`.
+    ///
+    /// The connection is one, shared by all clones; it is restored when it breaks, and closed when
+    /// the last clone is dropped or by [`close`](Self::close).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a URL or options that cannot be used, `AuthFailed` for credentials
+    /// that the server refuses, `ServiceUnavailable` or `NetworkTimeout` if no server answers.
+    /// No text has the URL's password.
+    ///
+    /// # Cancel safety
+    /// Safe: a dropped call closes what it had opened.
+    pub async fn connect(url: &str) -> Result<Self, LockError> {
+        Self::connect_with(url, RedisOptions::default()).await
+    }
+
+    /// Connects to the server at a URL. See [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect). `InvalidArgument` also for a cluster's URL with a prefix that
+    /// has no hash tag.
+    ///
+    /// # Cancel safety
+    /// As [`connect`](Self::connect).
+    pub async fn connect_with(url: &str, options: RedisOptions) -> Result<Self, LockError> {
+        let RedisOptions {
+            prefix,
+            timeout,
+            cleanup_in_is_locked,
+        } = options;
+        let names = Names::new(&prefix).map_err(during_setup)?;
+        let config = parse(url).map_err(during_setup)?;
+        require_one_slot(&names, config.server.is_clustered())?;
+        let client = build(config, timeout)?;
+
+        let connection = established(&client, Connection(client.connect()));
+        let connection = tokio::time::timeout(timeout, connection)
+            .await
+            .unwrap_or_else(|_| {
+                let message = format!("Redis did not answer within {timeout:?}");
+                Err(during_setup(LockError::new(
+                    ErrorCode::NetworkTimeout,
+                    message,
+                )))
+            })?;
+        let clients = Clients::new(vec![client], Some(connection), slot(&names), timeout);
+        Ok(Self::from_parts(clients, names, cleanup_in_is_locked))
+    }
+
+    /// Uses a client that is configured and connected already.
+    ///
+    /// Its tasks remain the caller's. Commands are sent once and fail at once while there is no
+    /// connection, whatever the client is configured to do; give it a reconnection policy.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options that cannot be used, such as a prefix without a hash tag on
+    /// a cluster.
+    pub fn with_client(client: Client, options: RedisOptions) -> Result<Self, LockError> {
+        Self::with_clients(vec![client], options)
+    }
+
+    /// Uses a pool that is configured and connected already. See
+    /// [`with_client`](Self::with_client).
+    ///
+    /// All calls that concern one lock id use the same client of the pool.
+    ///
+    /// # Errors
+    /// As [`with_client`](Self::with_client).
+    pub fn with_pool(pool: &Pool, options: RedisOptions) -> Result<Self, LockError> {
+        Self::with_clients(pool.clients().to_vec(), options)
+    }
+
+    fn with_clients(clients: Vec<Client>, options: RedisOptions) -> Result<Self, LockError> {
+        let RedisOptions {
+            prefix,
+            timeout,
+            cleanup_in_is_locked,
+        } = options;
+        let names = Names::new(&prefix).map_err(during_setup)?;
+        require_one_slot(&names, clients.iter().any(Client::is_clustered))?;
+        let clients = Clients::new(clients, None, slot(&names), timeout);
+        Ok(Self::from_parts(clients, names, cleanup_in_is_locked))
+    }
+
+    /// Closes the connection that [`connect`](Self::connect) opened, after what is under way.
+    ///
+    /// From then on the operations of all clones fail with `ServiceUnavailable`. Of a store with a
+    /// client of the caller's own nothing is closed. Drain the backend first.
+    ///
+    /// # Cancel safety
+    /// Safe; the connection then closes with the last clone at the latest.
+    pub async fn close(&self) {
+        self.clients().close().await;
+    }
+}
+
+fn parse(url: &str) -> Result<Config, LockError> {
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    let (base, _) = scheme.split_once(['-', '+']).unwrap_or((scheme, ""));
+    let encrypted = match base {
+        "redis" | "valkey" => false,
+        "rediss" | "valkeys" => true,
+        _ => {
+            return Err(LockError::invalid_argument(
+                "a Redis URL begins with redis:// or rediss://",
+            ));
+        }
+    };
+    // Not as the source: what a URL parser has to say can quote the URL.
+    let config = Config::from_url(url)
+        .map_err(|_| LockError::invalid_argument("the Redis URL cannot be parsed"))?;
+    if encrypted && !config.uses_tls() {
+        return Err(LockError::invalid_argument(
+            "the Redis URL asks for TLS; enable one of the crate's TLS features",
+        ));
+    }
+    Ok(config)
+}
+
+fn build(config: Config, timeout: Duration) -> Result<Client, LockError> {
+    let (first, last, growth) = RECONNECT;
+    let mut policy = ReconnectPolicy::new_exponential(0, first, last, growth);
+    policy.set_jitter(RECONNECT_JITTER);
+    Builder::from_config(Config {
+        fail_fast: true,
+        ..config
+    })
+    .set_policy(policy)
+    .set_connection_config(ConnectionConfig {
+        connection_timeout: timeout,
+        internal_command_timeout: timeout,
+        max_command_attempts: 1,
+        // A connection that says nothing any more would otherwise be kept until TCP gives up.
+        unresponsive: UnresponsiveConfig {
+            max_timeout: Some(timeout),
+            interval: (timeout / 4).max(Duration::from_millis(10)),
+        },
+        tcp: TcpConfig {
+            nodelay: Some(true),
+            ..TcpConfig::default()
+        },
+        ..ConnectionConfig::default()
+    })
+    .build()
+    .map_err(|error| connect_error(&error))
+}
+
+/// Waits until the first connection stands, or has failed.
+async fn established(client: &Client, mut connection: Connection) -> Result<Connection, LockError> {
+    // A command that waits in the queue is answered once there is a connection. Whether the user
+    // has the right to PING is another matter.
+    tokio::select! {
+        ended = &mut connection.0 => Err(match ended {
+            Ok(Err(error)) => connect_error(&error),
+            Ok(Ok(())) | Err(_) => during_setup(LockError::new(
+                ErrorCode::Internal,
+                "the Redis client stopped while connecting",
+            )),
+        }),
+        _ = client.ping::<fred::types::Value>(None) => Ok(connection),
+    }
+}
+
+fn require_one_slot(names: &Names, clustered: bool) -> Result<(), LockError> {
+    if clustered && !names.share_one_slot() {
+        return Err(during_setup(LockError::invalid_argument(format!(
+            "on a cluster the prefix needs a hash tag, so that the keys of a lock are on one node: \
+             use `{{{}}}`",
+            match names.prefix() {
+                "" => crate::DEFAULT_PREFIX,
+                prefix => prefix,
+            }
+        ))));
+    }
+    Ok(())
+}
+
+fn slot(names: &Names) -> Option<u16> {
+    names
+        .share_one_slot()
+        .then(|| fred::util::redis_keyslot(names.prefix().as_bytes()))
+}
+
+fn during_setup(error: LockError) -> LockError {
+    error.with_operation(Operation::Setup)
+}

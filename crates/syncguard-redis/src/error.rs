@@ -1,0 +1,365 @@
+//! The one place where fred's errors become [`LockError`]s.
+
+use std::borrow::Cow;
+
+use fred::error::{Error, ErrorKind};
+use syncguard_core::{ErrorCode, LockError, Operation};
+
+/// Maps the error of a command.
+pub(crate) fn command_error(error: &Error) -> LockError {
+    let verdict = classify(error);
+    let mapped = LockError::new(verdict.code, verdict.message).with_source(quotable(error));
+    match verdict.applied {
+        Applied::No => mapped,
+        Applied::Unknown => mapped.with_outcome_unknown(),
+    }
+}
+
+/// Maps the error of connecting, where there is nothing yet that could have been applied.
+pub(crate) fn connect_error(error: &Error) -> LockError {
+    let verdict = classify(error);
+    LockError::new(verdict.code, verdict.message)
+        .with_source(quotable(error))
+        .with_operation(Operation::Setup)
+}
+
+/// Whether the server does not know a script by its digest.
+pub(crate) fn is_noscript(error: &Error) -> bool {
+    reply_code(error) == Some("NOSCRIPT")
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Applied {
+    No,
+    Unknown,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Verdict {
+    code: ErrorCode,
+    message: &'static str,
+    applied: Applied,
+}
+
+fn classify(error: &Error) -> Verdict {
+    match reply_code(error) {
+        Some(code) => classify_reply(code, error.details()),
+        None => classify_kind(error),
+    }
+}
+
+/// An error that the server replied. What replied with an error has written nothing: each script
+/// fails at its first write or not at all.
+fn classify_reply(code: &str, details: &str) -> Verdict {
+    let (code, message) = match code {
+        "LOADING" => (ErrorCode::ServiceUnavailable, "Redis is loading its data"),
+        "READONLY" => (
+            ErrorCode::ServiceUnavailable,
+            "Redis is a read-only replica; a failover may be under way",
+        ),
+        "CLUSTERDOWN" => (ErrorCode::ServiceUnavailable, "the Redis cluster is down"),
+        "MASTERDOWN" => (
+            ErrorCode::ServiceUnavailable,
+            "the replica lost its primary",
+        ),
+        "MOVED" | "ASK" | "TRYAGAIN" => (
+            ErrorCode::ServiceUnavailable,
+            "the Redis cluster is moving the lock's slot",
+        ),
+        "MISCONF" => (
+            ErrorCode::ServiceUnavailable,
+            "Redis refuses writes: it cannot persist them",
+        ),
+        "NOREPLICAS" => (
+            ErrorCode::ServiceUnavailable,
+            "Redis refuses writes: it has too few replicas",
+        ),
+        "BUSY" => (
+            ErrorCode::ServiceUnavailable,
+            "Redis is busy with a long script",
+        ),
+        "NOSCRIPT" => (ErrorCode::ServiceUnavailable, "Redis did not keep a script"),
+        "NOAUTH" => (ErrorCode::AuthFailed, "Redis requires credentials"),
+        "WRONGPASS" => (ErrorCode::AuthFailed, "Redis refuses the credentials"),
+        "NOPERM" => (
+            ErrorCode::AuthFailed,
+            "the Redis user lacks a right; the crate's documentation lists what is needed",
+        ),
+        "WRONGTYPE" => (
+            ErrorCode::InvalidArgument,
+            "the value at the lock's place in Redis is no lock; it was left as it is",
+        ),
+        "CROSSSLOT" => (
+            ErrorCode::InvalidArgument,
+            "the lock's keys are on several cluster nodes; give the prefix a hash tag",
+        ),
+        "OOM" => (ErrorCode::RateLimited, "Redis has reached its maxmemory"),
+        _ if details.contains("max number of clients") => {
+            (ErrorCode::RateLimited, "Redis has reached its maxclients")
+        }
+        _ if details.contains("not an integer") => (
+            ErrorCode::InvalidArgument,
+            "the key's fence counter is no integer; it was left as it is",
+        ),
+        _ if details.contains("syntax error") => (
+            ErrorCode::InvalidArgument,
+            "Redis refuses the command's syntax",
+        ),
+        _ => (
+            ErrorCode::Internal,
+            "Redis replied with an unexpected error",
+        ),
+    };
+    // On CLUSTERDOWN the driver fails everything that shares the connection with the same error.
+    let applied = match details.trim_start().starts_with("CLUSTERDOWN") {
+        true => Applied::Unknown,
+        false => Applied::No,
+    };
+    Verdict {
+        code,
+        message,
+        applied,
+    }
+}
+
+/// An error of the driver itself.
+fn classify_kind(error: &Error) -> Verdict {
+    let (code, message, applied) = match error.kind() {
+        // With `fail_fast`, and once the client was closed: the command never left the queue.
+        ErrorKind::Canceled => (
+            ErrorCode::ServiceUnavailable,
+            "there is no connection to Redis",
+            Applied::No,
+        ),
+        ErrorKind::Backpressure => (
+            ErrorCode::RateLimited,
+            "too many commands are waiting for Redis",
+            Applied::No,
+        ),
+        ErrorKind::Auth => (
+            ErrorCode::AuthFailed,
+            "Redis refuses the credentials",
+            Applied::No,
+        ),
+        ErrorKind::Url | ErrorKind::Config => (
+            ErrorCode::InvalidArgument,
+            "the Redis URL or client configuration is not usable",
+            Applied::No,
+        ),
+        ErrorKind::InvalidArgument | ErrorKind::InvalidCommand => (
+            ErrorCode::InvalidArgument,
+            "the Redis client refuses the command",
+            Applied::No,
+        ),
+        ErrorKind::Timeout => (
+            ErrorCode::NetworkTimeout,
+            "Redis did not answer in time",
+            Applied::Unknown,
+        ),
+        ErrorKind::IO | ErrorKind::Routing | ErrorKind::Cluster | ErrorKind::Sentinel => (
+            ErrorCode::ServiceUnavailable,
+            "the connection to Redis failed",
+            Applied::Unknown,
+        ),
+        ErrorKind::Protocol | ErrorKind::Parse | ErrorKind::NotFound => (
+            ErrorCode::Internal,
+            "the Redis client did not understand the reply",
+            Applied::Unknown,
+        ),
+        // `Unknown` is, among others, a client that stopped in the middle; the kinds that exist
+        // with some features only are failures of the connection as well.
+        _ => (
+            ErrorCode::ServiceUnavailable,
+            "the connection to Redis failed",
+            Applied::Unknown,
+        ),
+    };
+    Verdict {
+        code,
+        message,
+        applied,
+    }
+}
+
+/// The code in front of an error reply, such as `WRONGTYPE`; `None` for the driver's own errors,
+/// which are sentences.
+fn reply_code(error: &Error) -> Option<&str> {
+    let details = error.details();
+    // Up to version 6, Redis puts what a script ran into behind a text of its own.
+    let inner = details
+        .split_once("@user_script:")
+        .filter(|_| details.contains("Error running script"))
+        .and_then(|(_, at)| at.trim_start().split_once(": "))
+        .and_then(|(_, error)| first_code(error.trim_start_matches(['-', '@'])));
+    inner.or_else(|| first_code(details))
+}
+
+fn first_code(text: &str) -> Option<&str> {
+    let word = text.split_whitespace().next()?;
+    let is_code = word.len() >= 3 && word.bytes().all(|byte| byte.is_ascii_uppercase());
+    is_code.then_some(word)
+}
+
+/// The driver's error as it may be shown. Of a command that it does not know, Redis quotes the
+/// arguments, cut to a length; then no search for the whole key would find it.
+fn quotable(error: &Error) -> Error {
+    let details = error.details();
+    let shown = details
+        .find(", with args")
+        .map_or(details, |end| &details[..end]);
+    Error::new(error.kind().clone(), Cow::Owned(shown.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use ErrorCode::{
+        AuthFailed, Internal, InvalidArgument, NetworkTimeout, RateLimited, ServiceUnavailable,
+    };
+
+    use super::*;
+
+    #[test]
+    fn every_reply_has_its_code_and_was_not_applied() {
+        for (expected, reply) in [
+            (
+                ServiceUnavailable,
+                "LOADING Redis is loading the dataset in memory",
+            ),
+            (
+                ServiceUnavailable,
+                "READONLY You can't write against a read only replica.",
+            ),
+            (
+                ServiceUnavailable,
+                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            ),
+            (
+                ServiceUnavailable,
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+            ),
+            (ServiceUnavailable, "MOVED 3999 127.0.0.1:6381"),
+            (
+                ServiceUnavailable,
+                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+            ),
+            (
+                ServiceUnavailable,
+                "NOREPLICAS Not enough good replicas to write.",
+            ),
+            (
+                ServiceUnavailable,
+                "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+            ),
+            (
+                ServiceUnavailable,
+                "NOSCRIPT No matching script. Please use EVAL.",
+            ),
+            (AuthFailed, "NOAUTH Authentication required."),
+            (
+                AuthFailed,
+                "WRONGPASS invalid username-password pair or user is disabled.",
+            ),
+            (
+                AuthFailed,
+                "NOPERM this user has no permissions to run the 'evalsha' command",
+            ),
+            (
+                InvalidArgument,
+                "WRONGTYPE Operation against a key holding the wrong kind of value script: abc, on @user_script:5.",
+            ),
+            (
+                InvalidArgument,
+                "CROSSSLOT Keys in request don't hash to the same slot",
+            ),
+            (InvalidArgument, "ERR syntax error"),
+            (
+                InvalidArgument,
+                "ERR value is not an integer or out of range script: abc, on @user_script:5.",
+            ),
+            (
+                RateLimited,
+                "OOM command not allowed when used memory > 'maxmemory'. script: abc, on @user_script:39.",
+            ),
+            (RateLimited, "ERR max number of clients reached"),
+            (
+                InvalidArgument,
+                "ERR Error running script (call to f_abc): @user_script:12: WRONGTYPE Operation against a key",
+            ),
+            (
+                RateLimited,
+                "ERR Error running script (call to f_abc): @user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
+            ),
+            (
+                Internal,
+                "ERR Error running script (call to f_abc): @user_script:3: attempt to index a nil value",
+            ),
+            (Internal, "ERR increment or decrement would overflow"),
+        ] {
+            let error = command_error(&Error::new(ErrorKind::Unknown, reply));
+            assert_eq!(error.code(), expected, "{reply}");
+            assert!(!error.outcome_unknown(), "{reply}");
+            assert!(
+                error
+                    .source()
+                    .is_some_and(<dyn std::error::Error>::is::<Error>)
+            );
+        }
+    }
+
+    #[test]
+    fn a_cluster_that_goes_down_leaves_what_was_in_flight_unknown() {
+        let error = command_error(&Error::new(
+            ErrorKind::Cluster,
+            "CLUSTERDOWN The cluster is down",
+        ));
+        assert_eq!(error.code(), ServiceUnavailable);
+        assert!(error.outcome_unknown());
+    }
+
+    #[test]
+    fn every_kind_of_the_driver_has_its_code() {
+        for (expected, unknown, kind) in [
+            (ServiceUnavailable, false, ErrorKind::Canceled),
+            (ServiceUnavailable, true, ErrorKind::IO),
+            (ServiceUnavailable, true, ErrorKind::Routing),
+            (ServiceUnavailable, true, ErrorKind::Cluster),
+            (ServiceUnavailable, true, ErrorKind::Sentinel),
+            (ServiceUnavailable, true, ErrorKind::Unknown),
+            (NetworkTimeout, true, ErrorKind::Timeout),
+            (RateLimited, false, ErrorKind::Backpressure),
+            (AuthFailed, false, ErrorKind::Auth),
+            (InvalidArgument, false, ErrorKind::Url),
+            (InvalidArgument, false, ErrorKind::Config),
+            (InvalidArgument, false, ErrorKind::InvalidArgument),
+            (InvalidArgument, false, ErrorKind::InvalidCommand),
+            (Internal, true, ErrorKind::Protocol),
+            (Internal, true, ErrorKind::Parse),
+            (Internal, true, ErrorKind::NotFound),
+        ] {
+            let name = format!("{kind:?}");
+            let error = command_error(&Error::new(kind, "Something went wrong."));
+            assert_eq!(error.code(), expected, "{name}");
+            assert_eq!(error.outcome_unknown(), unknown, "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_connecting_is_of_unknown_outcome() {
+        let error = connect_error(&Error::new(ErrorKind::IO, "Connection refused"));
+        assert_eq!(error.code(), ServiceUnavailable);
+        assert!(!error.outcome_unknown());
+        assert_eq!(error.operation(), Some(Operation::Setup));
+    }
+
+    #[test]
+    fn arguments_that_redis_quotes_are_not_shown() {
+        let reply =
+            "ERR unknown command 'EVALSHA', with args beginning with: 'abc' '3' 'syncguard:sec";
+        let error = command_error(&Error::new(ErrorKind::Unknown, reply));
+        let shown = format!("{error} {error:?}");
+        assert!(shown.contains("unknown command"), "{shown}");
+        assert!(!shown.contains("syncguard:sec"), "{shown}");
+    }
+}

@@ -1,0 +1,186 @@
+//! [`Names`]: what locks, indexes and fence counters are called in Redis.
+
+use syncguard_core::{LockError, LockId, LockKey, make_fence_key, make_storage_key};
+
+/// Longest name, in bytes. Redis itself would take far longer ones.
+const LIMIT: usize = 1000;
+/// `:id:` and a lock id: what an index adds to the prefix.
+const RESERVE: usize = 26;
+
+const INDEX: &str = "id:";
+const FENCE: &str = "fence";
+
+/// The names under one prefix.
+#[derive(Debug, Clone)]
+pub(crate) struct Names {
+    prefix: String,
+    /// What the names of all fence counters begin with, unless they are hashed.
+    counters: String,
+}
+
+impl Names {
+    /// Refuses a prefix that could not be used, or under which a lock could be another prefix's
+    /// fence counter.
+    pub(crate) fn new(prefix: &str) -> Result<Self, LockError> {
+        let prefix = prefix.trim_end_matches(':');
+        if prefix.ends_with(FENCE) || prefix.contains("fence:") {
+            return Err(LockError::invalid_argument(
+                "the prefix contains `fence:` or ends in `fence`: its locks could overwrite the \
+                 fence counters of another prefix",
+            ));
+        }
+        // Any key shows whether the shortened form fits; a key that long is always shortened.
+        make_storage_key(prefix, &"x".repeat(LIMIT), LIMIT, RESERVE)?;
+        let locks = make_storage_key(prefix, "", usize::MAX, 0)?;
+        let counters = make_fence_key(prefix, &locks, usize::MAX, 0)?;
+        Ok(Self {
+            prefix: prefix.to_owned(),
+            counters,
+        })
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Where the lock on a key is stored.
+    ///
+    /// A key that would be stored where an index or a fence counter can be is `InvalidArgument`.
+    pub(crate) fn lock(&self, key: &LockKey) -> Result<String, LockError> {
+        let id = key.as_str().strip_prefix(INDEX);
+        if id.is_some_and(|id| LockId::parse(id).is_ok()) {
+            return Err(reserved("the index of a lock id"));
+        }
+        let name = self.shorten(key.as_str())?;
+        if name.starts_with(&self.counters) {
+            return Err(reserved("the fence counter of another key"));
+        }
+        Ok(name)
+    }
+
+    /// Where the name of an id's lock is stored.
+    pub(crate) fn index(&self, id: &LockId) -> Result<String, LockError> {
+        self.shorten(&format!("{INDEX}{}", id.as_str()))
+    }
+
+    /// The counter of a stored lock. Derived from the lock's name, not from the key: so it is
+    /// another counter whenever it is another lock.
+    pub(crate) fn fence(&self, lock: &str) -> Result<String, LockError> {
+        make_fence_key(&self.prefix, lock, LIMIT, RESERVE)
+    }
+
+    /// Whether a cluster keeps all names on one node, because the prefix has a hash tag.
+    pub(crate) fn share_one_slot(&self) -> bool {
+        let tagged = self
+            .prefix
+            .split_once('{')
+            .and_then(|(_, rest)| rest.split_once('}'));
+        tagged.is_some_and(|(tag, _)| !tag.is_empty())
+    }
+
+    fn shorten(&self, name: &str) -> Result<String, LockError> {
+        make_storage_key(&self.prefix, name, LIMIT, RESERVE)
+    }
+}
+
+fn reserved(purpose: &str) -> LockError {
+    LockError::invalid_argument(format!(
+        "the key is reserved: under this prefix its lock would be stored as {purpose}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use syncguard_core::ErrorCode;
+
+    use super::*;
+
+    const ID: &str = "AAAAAAAAAAAAAAAAAAAAA_";
+
+    fn lock(prefix: &str, key: &str) -> Result<String, LockError> {
+        Names::new(prefix)?.lock(&LockKey::new(key)?)
+    }
+
+    #[test]
+    fn names_are_the_specified_ones() {
+        let names = Names::new("syncguard").unwrap();
+        let lock = names.lock(&LockKey::new("payment:42").unwrap()).unwrap();
+        let index = names.index(&LockId::parse(ID).unwrap()).unwrap();
+        assert_eq!(lock, "syncguard:payment:42");
+        assert_eq!(index, format!("syncguard:id:{ID}"));
+        assert_eq!(
+            names.fence(&lock).unwrap(),
+            "syncguard:fence:syncguard:payment:42"
+        );
+    }
+
+    #[test]
+    fn keys_that_would_be_internal_names_are_refused_and_their_neighbours_are_not() {
+        for key in [format!("id:{ID}"), "fence:p:bar".into(), "fence:p:".into()] {
+            let error = lock("p", &key).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{key}");
+        }
+        for key in [
+            &format!("id:{ID}x"),
+            "id:short",
+            "fence:bar",
+            "fence:q:bar",
+            "p:bar",
+            "fence",
+        ] {
+            lock("p", key).unwrap();
+        }
+        assert!(
+            lock("", "fence:bar").is_err(),
+            "without a prefix `fence:` is the counters' own"
+        );
+        assert!(
+            lock("p:", "fence:p:bar").is_err(),
+            "trailing colons of a prefix do not count"
+        );
+    }
+
+    #[test]
+    fn a_counter_is_found_out_however_its_prefix_is_composed() {
+        // The prefix is not in NFC; the counter's name, which contains it, is.
+        let names = Names::new("cafe\u{301}").unwrap();
+        let counter = names
+            .fence(&names.lock(&LockKey::new("bar").unwrap()).unwrap())
+            .unwrap();
+        let key = counter
+            .strip_prefix("cafe\u{301}:")
+            .unwrap_or_else(|| counter.strip_prefix("caf\u{e9}:").unwrap());
+        match names.lock(&LockKey::new(key).unwrap()) {
+            Ok(name) => assert_ne!(name, counter),
+            Err(error) => assert_eq!(error.code(), ErrorCode::InvalidArgument),
+        }
+    }
+
+    #[test]
+    fn prefixes_that_reach_into_counters_or_leave_no_room_are_refused() {
+        for prefix in [
+            "fence",
+            "p:fence",
+            "p:fence:",
+            "fence:p",
+            "p:fence:q",
+            "defence",
+        ] {
+            assert!(Names::new(prefix).is_err(), "{prefix}");
+        }
+        for prefix in ["", "fences", "{p}", "p:q", &"x".repeat(951)] {
+            Names::new(prefix).unwrap();
+        }
+        assert!(Names::new(&"x".repeat(952)).is_err());
+    }
+
+    #[test]
+    fn a_hash_tag_is_what_redis_takes_for_one() {
+        for prefix in ["{p}", "a{p}b", "{{p}", "{p}{q}"] {
+            assert!(Names::new(prefix).unwrap().share_one_slot(), "{prefix}");
+        }
+        for prefix in ["", "p", "{", "}{", "{}", "{}{p}", "p}"] {
+            assert!(!Names::new(prefix).unwrap().share_one_slot(), "{prefix}");
+        }
+    }
+}

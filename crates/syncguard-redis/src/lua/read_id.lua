@@ -1,0 +1,12 @@
+-- Reads what is stored under the key that a lock id leads to, and the time by which to judge it.
+--
+-- KEYS: the index of the id
+-- Answers {value, seconds, microseconds}, or nil.
+
+local key = redis.call('GET', KEYS[1])
+local value = key and redis.call('GET', key)
+if not value then
+  return false
+end
+local time = redis.call('TIME')
+return {value, time[1], time[2]}

@@ -1,0 +1,167 @@
+//! The scripts, and what they answer.
+
+use std::sync::LazyLock;
+
+use fred::bytes_utils::Str;
+use fred::types::Value;
+use syncguard_core::{
+    ErrorCode, FENCE_MAX, FailureReason, Fence, LockError, TIME_TOLERANCE_MS, redis_server_time_ms,
+};
+
+use crate::document::{Reading, not_a_lock};
+
+pub(crate) static ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::judging(include_str!("lua/acquire.lua")));
+pub(crate) static RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::judging(include_str!("lua/release.lua")));
+pub(crate) static EXTEND: LazyLock<Script> =
+    LazyLock::new(|| Script::judging(include_str!("lua/extend.lua")));
+pub(crate) static READ_KEY: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("lua/read_key.lua").to_owned()));
+pub(crate) static READ_ID: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("lua/read_id.lua").to_owned()));
+pub(crate) static CLEANUP: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("lua/cleanup.lua").to_owned()));
+
+/// A script and the digest that the server knows it by.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) source: Str,
+    pub(crate) digest: Str,
+}
+
+impl Script {
+    fn new(source: String) -> Self {
+        let digest = fred::util::sha1_hash(&source).into();
+        Self {
+            source: source.into(),
+            digest,
+        }
+    }
+
+    /// A script that judges stored locks. The limits are part of its text: an argument would be
+    /// converted at every call.
+    fn judging(body: &str) -> Self {
+        let limits = format!("local TOLERANCE_MS, FENCE_MAX = {TIME_TOLERANCE_MS}, {FENCE_MAX}\n");
+        Self::new(limits + include_str!("lua/lock.lua") + body)
+    }
+}
+
+/// What `acquire.lua` answers.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Acquired {
+    Granted { fence: Fence, expires_at_ms: i64 },
+    Locked,
+}
+
+pub(crate) fn acquired(answer: Value) -> Result<Acquired, LockError> {
+    match answer {
+        Value::Integer(0) => Ok(Acquired::Locked),
+        Value::Integer(-3) => Err(not_a_lock()),
+        // The error of a counter that has been used up.
+        Value::Integer(-4) => Err(Fence::from_counter(FENCE_MAX + 1)
+            .err()
+            .unwrap_or_else(unexpected)),
+        Value::Array(fields) => match fields.as_slice() {
+            [Value::Integer(1), fence, Value::Integer(expires_at_ms)] => Ok(Acquired::Granted {
+                fence: fence
+                    .as_str()
+                    .and_then(|digits| digits.parse().ok())
+                    .ok_or_else(unexpected)?,
+                expires_at_ms: *expires_at_ms,
+            }),
+            _ => Err(unexpected()),
+        },
+        _ => Err(unexpected()),
+    }
+}
+
+/// What `release.lua` answers.
+pub(crate) fn released(answer: &Value) -> Result<Result<(), FailureReason>, LockError> {
+    match answer {
+        Value::Integer(1) => Ok(Ok(())),
+        other => not_held(other).map(Err),
+    }
+}
+
+/// What `extend.lua` answers: the new expiry.
+pub(crate) fn extended(answer: &Value) -> Result<Result<i64, FailureReason>, LockError> {
+    if let Value::Array(fields) = answer
+        && let [Value::Integer(1), Value::Integer(expires_at_ms)] = fields.as_slice()
+    {
+        return Ok(Ok(*expires_at_ms));
+    }
+    not_held(answer).map(Err)
+}
+
+fn not_held(answer: &Value) -> Result<FailureReason, LockError> {
+    match answer {
+        Value::Integer(0 | -1) => Ok(FailureReason::NotFound),
+        Value::Integer(-2) => Ok(FailureReason::Expired),
+        Value::Integer(-3) => Err(not_a_lock()),
+        _ => Err(unexpected()),
+    }
+}
+
+/// What `read_key.lua` and `read_id.lua` answer.
+pub(crate) fn read(answer: &Value) -> Result<Option<Reading>, LockError> {
+    let Value::Array(fields) = answer else {
+        return match answer {
+            Value::Null => Ok(None),
+            _ => Err(unexpected()),
+        };
+    };
+    let [value, seconds, microseconds] = fields.as_slice() else {
+        return Err(unexpected());
+    };
+    let (Some(seconds), Some(microseconds)) = (seconds.as_i64(), microseconds.as_i64()) else {
+        return Err(unexpected());
+    };
+    Ok(Some(Reading {
+        // What is not UTF-8 is not JSON either.
+        value: value.as_str().ok_or_else(not_a_lock)?.into_owned(),
+        now_ms: redis_server_time_ms(seconds, microseconds),
+    }))
+}
+
+fn unexpected() -> LockError {
+    LockError::new(
+        ErrorCode::Internal,
+        "a script gave an answer that it does not have",
+    )
+    .with_outcome_unknown()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_no_script_gives_is_an_error_of_unknown_outcome() {
+        let strange = [
+            Value::Null,
+            Value::Integer(7),
+            Value::Array(vec![]),
+            Value::Array(vec![1.into(), "12".into(), 3.into()]),
+            "OK".into(),
+        ];
+        for answer in strange {
+            assert!(
+                released(&answer).unwrap_err().outcome_unknown(),
+                "{answer:?}"
+            );
+            assert!(
+                extended(&answer).unwrap_err().outcome_unknown(),
+                "{answer:?}"
+            );
+            assert!(acquired(answer).unwrap_err().outcome_unknown());
+        }
+    }
+
+    #[test]
+    fn a_used_up_counter_is_internal_and_certainly_not_granted() {
+        let error = acquired(Value::Integer(-4)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Internal);
+        assert!(!error.outcome_unknown());
+    }
+}

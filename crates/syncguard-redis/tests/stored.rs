@@ -1,0 +1,330 @@
+//! What is in Redis, byte for byte, and how little is done to get it there.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{fresh, key, millis, secs};
+use syncguard_core::{
+    AcquireResult, ExtendResult, LockBackend, LockId, Lookup, ManagedBackend as _, ReleaseResult,
+    acquire, get_by_id_raw, get_by_key_raw,
+};
+
+const KEY: &str = "pay\"ment:42/\u{e9}\n";
+
+#[tokio::test]
+async fn three_keys_hold_what_the_specification_says() {
+    let (_server, backend, raw) = fresh().await;
+    let guard = acquire(&backend, KEY, Duration::from_secs(60))
+        .await
+        .unwrap()
+        .unwrap();
+    let lock = format!("syncguard:{KEY}");
+    let index = format!("syncguard:id:{}", guard.lock_id().as_str());
+    let fence = format!("syncguard:fence:syncguard:{KEY}");
+    let mut expected = vec![lock.clone(), index.clone(), fence.clone()];
+    expected.sort();
+    assert_eq!(raw.keys().await, expected);
+
+    let value: serde_json::Value = serde_json::from_str(&raw.get(&lock).await.unwrap()).unwrap();
+    let acquired_at_ms = value["acquiredAtMs"].as_i64().unwrap();
+    assert_eq!(
+        value,
+        serde_json::json!({
+            "lockId": guard.lock_id().as_str(),
+            "expiresAtMs": guard.expires_at_ms(),
+            "acquiredAtMs": acquired_at_ms,
+            "key": KEY,
+            "fence": "000000000000001",
+        })
+    );
+    assert_eq!(guard.expires_at_ms(), acquired_at_ms + 60_000);
+    assert_eq!(raw.get(&index).await.unwrap(), lock);
+    assert_eq!(raw.get(&fence).await.unwrap(), "1");
+    for name in [&lock, &index, &fence] {
+        assert_eq!(raw.run::<String>(&["TYPE", name]).await, "string");
+    }
+    assert_same_expiry(&raw, &lock, &index).await;
+    assert_eq!(
+        raw.run::<i64>(&["PTTL", &fence]).await,
+        -1,
+        "a counter never ends"
+    );
+
+    let _ = guard.extend(Duration::from_secs(5)).await.unwrap();
+    assert_same_expiry(&raw, &lock, &index).await;
+    let extended: serde_json::Value = serde_json::from_str(&raw.get(&lock).await.unwrap()).unwrap();
+    let mut renewed = value.clone();
+    renewed["expiresAtMs"] = guard.expires_at_ms().into();
+    assert_eq!(extended, renewed, "nothing but the expiry changes");
+
+    assert!(guard.release().await.unwrap().is_released());
+    assert_eq!(raw.keys().await, [fence.clone()], "the counter stays");
+    assert_eq!(raw.get(&fence).await.unwrap(), "1");
+}
+
+/// Redis shows the point in time that both keys end at, to the millisecond.
+async fn assert_same_expiry(raw: &common::Raw, lock: &str, index: &str) {
+    let of_lock: i64 = raw.run(&["PEXPIRETIME", lock]).await;
+    let of_index: i64 = raw.run(&["PEXPIRETIME", index]).await;
+    assert_eq!(of_lock, of_index);
+    let value: serde_json::Value = serde_json::from_str(&raw.get(lock).await.unwrap()).unwrap();
+    let stored = value["expiresAtMs"].as_i64().unwrap();
+    assert_eq!(stored, of_lock);
+}
+
+#[tokio::test]
+async fn each_grant_shows_the_ttl_that_it_asked_for() {
+    let (_server, backend, raw) = fresh().await;
+    for ttl in [60_000, 1_234, 10 * 365 * 24 * 60 * 60 * 1000, 45_678] {
+        let id = LockId::generate().unwrap();
+        let granted = backend.acquire(&key("k"), &id, millis(ttl)).await.unwrap();
+        let expires_at_ms = granted.granted().unwrap().expires_at_ms;
+        let value: serde_json::Value =
+            serde_json::from_str(&raw.get("syncguard:k").await.unwrap()).unwrap();
+        let acquired_at_ms = value["acquiredAtMs"].as_i64().unwrap();
+        assert_eq!(expires_at_ms - acquired_at_ms, i64::try_from(ttl).unwrap());
+        assert_same_expiry(
+            &raw,
+            "syncguard:k",
+            &format!("syncguard:id:{}", id.as_str()),
+        )
+        .await;
+        assert!(backend.release(&id).await.unwrap().is_released());
+    }
+}
+
+#[tokio::test]
+async fn a_contended_acquire_writes_nothing() {
+    let (_server, backend, raw) = fresh().await;
+    let guard = acquire(&backend, "k", Duration::from_secs(60))
+        .await
+        .unwrap()
+        .unwrap();
+    let before = (
+        raw.get("syncguard:k").await,
+        raw.run::<i64>(&["PEXPIRETIME", "syncguard:k"]).await,
+        raw.get("syncguard:fence:syncguard:k").await,
+        raw.keys().await,
+        raw.info("persistence", "rdb_changes_since_last_save").await,
+    );
+    for _ in 0..20 {
+        assert!(
+            acquire(&backend, "k", Duration::from_secs(9))
+                .await
+                .unwrap()
+                .is_none()
+        );
+    }
+    let after = (
+        raw.get("syncguard:k").await,
+        raw.run::<i64>(&["PEXPIRETIME", "syncguard:k"]).await,
+        raw.get("syncguard:fence:syncguard:k").await,
+        raw.keys().await,
+        raw.info("persistence", "rdb_changes_since_last_save").await,
+    );
+    assert_eq!(before, after);
+    assert!(guard.release().await.unwrap().is_released());
+}
+
+#[tokio::test]
+async fn a_replayed_acquire_is_the_same_grant_and_writes_nothing() {
+    let (_server, backend, raw) = fresh().await;
+    let id = LockId::generate().unwrap();
+    let first = backend.acquire(&key("k"), &id, secs(60)).await.unwrap();
+    let changes = raw.info("persistence", "rdb_changes_since_last_save").await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let again = backend.acquire(&key("k"), &id, secs(30)).await.unwrap();
+    assert!(matches!(first, AcquireResult::Acquired(_)));
+    assert_eq!(first, again);
+    assert_eq!(
+        raw.info("persistence", "rdb_changes_since_last_save").await,
+        changes
+    );
+}
+
+#[tokio::test]
+async fn every_operation_is_one_round_trip_once_its_script_is_loaded() {
+    let (_server, backend, raw) = fresh().await;
+    let id = LockId::generate().unwrap();
+    for round in 0..2 {
+        // Commands outside the scripts: one more is the INFO that counts.
+        let outside = async || raw.commands_run("evalsha").await + raw.commands_run("eval").await;
+        let before = outside().await;
+        let _ = backend.acquire(&key("k"), &id, secs(60)).await.unwrap();
+        let _ = backend
+            .acquire(&key("k"), &LockId::generate().unwrap(), secs(60))
+            .await
+            .unwrap();
+        assert!(backend.is_locked(&key("k")).await.unwrap());
+        assert!(
+            backend
+                .lookup(Lookup::Key(&key("k")))
+                .await
+                .unwrap()
+                .is_some()
+        );
+        assert!(backend.lookup(Lookup::Id(&id)).await.unwrap().is_some());
+        let _ = backend.extend(&id, secs(60)).await.unwrap();
+        let _ = backend.release(&id).await.unwrap();
+        let calls = outside().await - before;
+        match round {
+            0 => assert_eq!(calls, 7 + 5, "five scripts were loaded on the way"),
+            _ => assert_eq!(calls, 7),
+        }
+    }
+    let others: String = raw.run(&["INFO", "commandstats"]).await;
+    assert!(!others.contains("cmdstat_script"), "{others}");
+}
+
+#[tokio::test]
+async fn a_lock_in_the_other_implementations_form_is_understood() {
+    let (_server, backend, raw) = fresh().await;
+    let id = LockId::generate().unwrap();
+    let now_ms: Vec<i64> = raw.run(&["TIME"]).await;
+    let now_ms = now_ms[0] * 1000 + now_ms[1] / 1000;
+    // As cjson writes it: fields in hash order, slashes escaped.
+    let stored = format!(
+        r#"{{"fence":"000000000000041","acquiredAtMs":{now_ms},"key":"a\/b","lockId":"{}","expiresAtMs":{}}}"#,
+        id.as_str(),
+        now_ms + 60_000
+    );
+    let index = format!("syncguard:id:{}", id.as_str());
+    let write = async || {
+        raw.run::<()>(&["SET", "syncguard:a/b", &stored, "PX", "60000"])
+            .await;
+        raw.run::<()>(&["SET", &index, "syncguard:a/b", "PX", "60000"])
+            .await;
+        raw.run::<()>(&["SET", "syncguard:fence:syncguard:a/b", "41"])
+            .await;
+    };
+
+    write().await;
+    assert!(backend.is_locked(&key("a/b")).await.unwrap());
+    assert!(
+        acquire(&backend, "a/b", Duration::from_secs(60))
+            .await
+            .unwrap()
+            .is_none()
+    );
+    let found = get_by_id_raw(&backend, &id).await.unwrap().unwrap();
+    assert_eq!(
+        found,
+        get_by_key_raw(&backend, "a/b").await.unwrap().unwrap()
+    );
+    assert_eq!(
+        (found.key.as_str(), found.lock_id, found.fence.get()),
+        ("a/b", id, 41)
+    );
+
+    let extended = backend.extend(&id, secs(600)).await.unwrap();
+    let expires_at_ms = extended.expires_at_ms().unwrap();
+    assert!(expires_at_ms >= now_ms + 600_000);
+    assert_same_expiry(&raw, "syncguard:a/b", &index).await;
+    let after = get_by_key_raw(&backend, "a/b").await.unwrap().unwrap();
+    assert_eq!(
+        (after.expires_at_ms, after.acquired_at_ms, after.fence.get()),
+        (expires_at_ms, now_ms, 41)
+    );
+
+    assert_eq!(backend.release(&id).await.unwrap(), ReleaseResult::Released);
+    let next = acquire(&backend, "a/b", Duration::from_secs(60))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(next.fence().get(), 42);
+    assert!(next.release().await.unwrap().is_released());
+
+    write().await;
+    let replayed = backend
+        .acquire(&key("a/b"), &id, secs(9))
+        .await
+        .unwrap()
+        .granted()
+        .unwrap();
+    assert_eq!(
+        (replayed.expires_at_ms, replayed.fence.get()),
+        (now_ms + 60_000, 41)
+    );
+}
+
+#[tokio::test]
+async fn an_expired_lock_that_is_still_there_is_taken_over_with_its_index() {
+    let (_server, backend, raw) = fresh().await;
+    let (old, new) = (LockId::generate().unwrap(), LockId::generate().unwrap());
+    let (old_index, new_index) = (
+        format!("syncguard:id:{}", old.as_str()),
+        format!("syncguard:id:{}", new.as_str()),
+    );
+    let granted = backend
+        .acquire(&key("k"), &old, millis(1_000))
+        .await
+        .unwrap();
+    for name in ["syncguard:k", &old_index] {
+        assert_eq!(
+            raw.run::<i64>(&["PERSIST", name]).await,
+            1,
+            "{name} had a TTL"
+        );
+    }
+    // Dead from its expiry and the tolerance on.
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    assert!(!backend.is_locked(&key("k")).await.unwrap());
+    assert!(backend.lookup(Lookup::Id(&old)).await.unwrap().is_none());
+
+    let taken = backend
+        .acquire(&key("k"), &new, secs(60))
+        .await
+        .unwrap()
+        .granted()
+        .unwrap();
+    assert!(taken.fence > granted.granted().unwrap().fence);
+    assert_eq!(
+        raw.get(&old_index).await,
+        None,
+        "the old owner's index is gone"
+    );
+    assert_eq!(raw.get(&new_index).await.unwrap(), "syncguard:k");
+    assert!(!backend.release(&old).await.unwrap().is_released());
+    assert!(backend.is_locked(&key("k")).await.unwrap());
+}
+
+#[tokio::test]
+async fn the_owner_is_verified_even_where_an_index_leads_to_the_lock() {
+    let (_server, backend, raw) = fresh().await;
+    let (stale, owner) = (LockId::generate().unwrap(), LockId::generate().unwrap());
+    let _ = backend.acquire(&key("k"), &owner, secs(60)).await.unwrap();
+    raw.run::<()>(&[
+        "SET",
+        &format!("syncguard:id:{}", stale.as_str()),
+        "syncguard:k",
+    ])
+    .await;
+    let before = raw.get("syncguard:k").await;
+
+    assert!(!backend.release(&stale).await.unwrap().is_released());
+    assert!(matches!(
+        backend.extend(&stale, secs(9)).await.unwrap(),
+        ExtendResult::NotHeld { .. }
+    ));
+    assert!(backend.lookup(Lookup::Id(&stale)).await.unwrap().is_none());
+    assert_eq!(raw.get("syncguard:k").await, before);
+}
+
+#[tokio::test]
+async fn what_is_removed_behind_the_holders_back_is_not_held() {
+    let (_server, backend, raw) = fresh().await;
+    let guard = acquire(&backend, "k", Duration::from_secs(60))
+        .await
+        .unwrap()
+        .unwrap();
+    raw.run::<()>(&["DEL", "syncguard:k"]).await;
+    assert!(matches!(
+        guard.extend(Duration::from_secs(60)).await.unwrap(),
+        ExtendResult::NotHeld { .. }
+    ));
+    assert!(!guard.is_valid());
+    assert!(!guard.release().await.unwrap().is_released());
+    backend.drain(Duration::from_secs(5)).await.unwrap();
+    assert_eq!(raw.get("syncguard:k").await, None);
+}
