@@ -5,6 +5,9 @@ use std::borrow::Cow;
 use fred::error::{Error, ErrorKind};
 use syncguard_core::{ErrorCode, LockError, Operation};
 
+const MISSING_RIGHT: &str =
+    "the Redis user lacks a right; the crate's documentation lists what is needed";
+
 /// Maps the error of a command.
 pub(crate) fn command_error(error: &Error) -> LockError {
     let verdict = classify(error);
@@ -48,16 +51,22 @@ fn classify(error: &Error) -> Verdict {
     }
 }
 
-/// An error that the server replied. What replied with an error has written nothing: each script
-/// fails at its first write or not at all.
+/// An error that the server replied. It says for itself that nothing was written, since each script
+/// fails at its first write or not at all; unless a right is missing in the middle of one, or it is
+/// an error that should not occur.
 fn classify_reply(code: &str, details: &str) -> Verdict {
+    let mut applied = Applied::No;
     let (code, message) = match code {
         "LOADING" => (ErrorCode::ServiceUnavailable, "Redis is loading its data"),
         "READONLY" => (
             ErrorCode::ServiceUnavailable,
             "Redis is a read-only replica; a failover may be under way",
         ),
-        "CLUSTERDOWN" => (ErrorCode::ServiceUnavailable, "the Redis cluster is down"),
+        "CLUSTERDOWN" => {
+            // The driver fails everything that shares the connection with the same error.
+            applied = Applied::Unknown;
+            (ErrorCode::ServiceUnavailable, "the Redis cluster is down")
+        }
         "MASTERDOWN" => (
             ErrorCode::ServiceUnavailable,
             "the replica lost its primary",
@@ -81,10 +90,7 @@ fn classify_reply(code: &str, details: &str) -> Verdict {
         "NOSCRIPT" => (ErrorCode::ServiceUnavailable, "Redis did not keep a script"),
         "NOAUTH" => (ErrorCode::AuthFailed, "Redis requires credentials"),
         "WRONGPASS" => (ErrorCode::AuthFailed, "Redis refuses the credentials"),
-        "NOPERM" => (
-            ErrorCode::AuthFailed,
-            "the Redis user lacks a right; the crate's documentation lists what is needed",
-        ),
+        "NOPERM" => (ErrorCode::AuthFailed, MISSING_RIGHT),
         "WRONGTYPE" => (
             ErrorCode::InvalidArgument,
             "the value at the lock's place in Redis is no lock; it was left as it is",
@@ -101,19 +107,25 @@ fn classify_reply(code: &str, details: &str) -> Verdict {
             ErrorCode::InvalidArgument,
             "the key's fence counter is no integer; it was left as it is",
         ),
+        _ if details.contains("would overflow") => (
+            ErrorCode::Internal,
+            "the key's fence counter is used up; use a new key or prefix",
+        ),
         _ if details.contains("syntax error") => (
             ErrorCode::InvalidArgument,
-            "Redis refuses the command's syntax",
+            "Redis refuses the command's syntax; it may be older than 6.2",
         ),
-        _ => (
-            ErrorCode::Internal,
-            "Redis replied with an unexpected error",
-        ),
-    };
-    // On CLUSTERDOWN the driver fails everything that shares the connection with the same error.
-    let applied = match details.trim_start().starts_with("CLUSTERDOWN") {
-        true => Applied::Unknown,
-        false => Applied::No,
+        _ if details.contains("user executing the script") => {
+            applied = Applied::Unknown;
+            (ErrorCode::AuthFailed, MISSING_RIGHT)
+        }
+        _ => {
+            applied = Applied::Unknown;
+            (
+                ErrorCode::Internal,
+                "Redis replied with an unexpected error",
+            )
+        }
     };
     Verdict {
         code,
@@ -291,10 +303,6 @@ mod tests {
                 RateLimited,
                 "ERR Error running script (call to f_abc): @user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
             ),
-            (
-                Internal,
-                "ERR Error running script (call to f_abc): @user_script:3: attempt to index a nil value",
-            ),
             (Internal, "ERR increment or decrement would overflow"),
         ] {
             let error = command_error(&Error::new(ErrorKind::Unknown, reply));
@@ -305,6 +313,29 @@ mod tests {
                     .source()
                     .is_some_and(<dyn std::error::Error>::is::<Error>)
             );
+        }
+    }
+
+    #[test]
+    fn what_can_fail_in_the_middle_of_a_script_is_of_unknown_outcome() {
+        for (expected, reply) in [
+            (
+                AuthFailed,
+                "ERR The user executing the script can't run this command or subcommand script: abc",
+            ),
+            (
+                AuthFailed,
+                "ERR The user executing the script can't access at least one of the keys mentioned",
+            ),
+            (
+                Internal,
+                "ERR Error running script (call to f_abc): @user_script:3: attempt to index a nil value",
+            ),
+            (Internal, "ERR something new"),
+        ] {
+            let error = command_error(&Error::new(ErrorKind::Unknown, reply));
+            assert_eq!(error.code(), expected, "{reply}");
+            assert!(error.outcome_unknown(), "{reply}");
         }
     }
 

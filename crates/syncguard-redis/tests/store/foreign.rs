@@ -1,10 +1,8 @@
 //! Values in Redis that are not ours, used-up counters, and a server without memory.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Raw, fresh, key, secs};
+use crate::common::{Raw, fresh, key, secs};
 use syncguard_core::{
     ErrorCode, FENCE_MAX, FENCE_WARN, LockBackend, LockError, LockId, Lookup, acquire,
 };

@@ -1,10 +1,8 @@
 //! What is in Redis, byte for byte, and how little is done to get it there.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{fresh, key, millis, secs};
+use crate::common::{Raw, fresh, key, millis, secs};
 use syncguard_core::{
     AcquireResult, ExtendResult, LockBackend, LockId, Lookup, ManagedBackend as _, ReleaseResult,
     acquire, get_by_id_raw, get_by_key_raw,
@@ -59,12 +57,12 @@ async fn three_keys_hold_what_the_specification_says() {
     assert_eq!(extended, renewed, "nothing but the expiry changes");
 
     assert!(guard.release().await.unwrap().is_released());
-    assert_eq!(raw.keys().await, [fence.clone()], "the counter stays");
+    assert_eq!(raw.keys().await, [fence.as_str()], "the counter stays");
     assert_eq!(raw.get(&fence).await.unwrap(), "1");
 }
 
 /// Redis shows the point in time that both keys end at, to the millisecond.
-async fn assert_same_expiry(raw: &common::Raw, lock: &str, index: &str) {
+async fn assert_same_expiry(raw: &Raw, lock: &str, index: &str) {
     let of_lock: i64 = raw.run(&["PEXPIRETIME", lock]).await;
     let of_index: i64 = raw.run(&["PEXPIRETIME", index]).await;
     assert_eq!(of_lock, of_index);

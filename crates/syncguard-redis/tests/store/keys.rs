@@ -1,11 +1,9 @@
 //! Keys beside internal names, and prefixes on both sides of every limit.
 
-mod common;
-
 use std::collections::HashSet;
 use std::time::Duration;
 
-use common::{Raw, fresh, key, secs};
+use crate::common::{Raw, eventually, fresh, key, secs};
 use syncguard_core::{
     ErrorCode, LockBackend, LockId, Lookup, acquire, get_by_id, get_by_key, is_locked,
 };
@@ -242,7 +240,7 @@ async fn clean_up_removes_what_is_long_expired_and_nothing_else() {
             "dead, but not for long enough"
         );
     }
-    common::eventually("the lock is removed", async || {
+    eventually("the lock is removed", async || {
         assert!(!store.is_locked(&key("k")).await.unwrap());
         raw.keys().await == ["syncguard:fence:syncguard:k"]
     })

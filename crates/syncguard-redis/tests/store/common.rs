@@ -1,7 +1,5 @@
 //! A plain client beside the store, to see and do what the store would not.
 
-#![allow(dead_code, reason = "each test binary uses a part of it")]
-
 use std::time::Duration;
 
 use syncguard_core::{LockKey, Policy, Ttl};
@@ -14,22 +12,22 @@ use syncguard_testkit::RedisServer;
 
 /// A connection that sends any command.
 #[derive(Clone)]
-pub struct Raw(Client);
+pub(crate) struct Raw(Client);
 
 impl Raw {
-    pub async fn connect(url: &str) -> Self {
+    pub(crate) async fn connect(url: &str) -> Self {
         let client = Client::new(Config::from_url(url).unwrap(), None, None, None);
         client.init().await.unwrap();
         Self(client)
     }
 
-    pub async fn run<T: FromValue>(&self, command: &[&str]) -> T {
+    pub(crate) async fn run<T: FromValue>(&self, command: &[&str]) -> T {
         self.try_run(command)
             .await
             .unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
-    pub async fn try_run<T: FromValue>(
+    pub(crate) async fn try_run<T: FromValue>(
         &self,
         command: &[&str],
     ) -> Result<T, syncguard_redis::fred::error::Error> {
@@ -40,19 +38,19 @@ impl Raw {
         self.0.custom(name, arguments.collect()).await
     }
 
-    pub async fn get(&self, key: &str) -> Option<String> {
+    pub(crate) async fn get(&self, key: &str) -> Option<String> {
         self.run(&["GET", key]).await
     }
 
     /// All names, in order.
-    pub async fn keys(&self) -> Vec<String> {
+    pub(crate) async fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.run(&["KEYS", "*"]).await;
         keys.sort();
         keys
     }
 
     /// A number from `INFO`.
-    pub async fn info(&self, section: &str, field: &str) -> u64 {
+    pub(crate) async fn info(&self, section: &str, field: &str) -> u64 {
         let text: String = self.run(&["INFO", section]).await;
         let line = text
             .lines()
@@ -64,7 +62,7 @@ impl Raw {
     }
 
     /// How often the server ran commands, by `INFO commandstats`: `[("evalsha", 3), ...]`.
-    pub async fn commands_run(&self, command: &str) -> u64 {
+    pub(crate) async fn commands_run(&self, command: &str) -> u64 {
         let text: String = self.run(&["INFO", "commandstats"]).await;
         text.lines()
             .find_map(|line| {
@@ -76,31 +74,31 @@ impl Raw {
 }
 
 /// A server of the test's own, a backend on it, and a plain client.
-pub async fn fresh() -> (RedisServer, RedisBackend, Raw) {
+pub(crate) async fn fresh() -> (RedisServer, RedisBackend, Raw) {
     let server = RedisServer::start().unwrap();
     let backend = RedisBackend::new(RedisStore::connect(&server.url()).await.unwrap());
     let raw = Raw::connect(&server.url()).await;
     (server, backend, raw)
 }
 
-pub fn impatient(timeout: Duration) -> Policy {
+pub(crate) fn impatient(timeout: Duration) -> Policy {
     Policy::new().with_operation_timeout(timeout)
 }
 
-pub fn key(text: &str) -> LockKey {
+pub(crate) fn key(text: &str) -> LockKey {
     LockKey::new(text).unwrap()
 }
 
-pub fn secs(seconds: u64) -> Ttl {
+pub(crate) fn secs(seconds: u64) -> Ttl {
     Ttl::new(Duration::from_secs(seconds)).unwrap()
 }
 
-pub fn millis(millis: u64) -> Ttl {
+pub(crate) fn millis(millis: u64) -> Ttl {
     Ttl::new(Duration::from_millis(millis)).unwrap()
 }
 
 /// Waits until a condition holds, for as long as a busy machine may take.
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while !holds().await {
         assert!(tokio::time::Instant::now() < deadline, "never: {what}");

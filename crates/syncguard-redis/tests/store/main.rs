@@ -1,0 +1,9 @@
+//! What is Redis's own, on real servers. What every backend does alike is in `conformance.rs`.
+
+mod access;
+mod common;
+mod foreign;
+mod keys;
+mod outages;
+mod stored;
+mod unknown_outcomes;
