@@ -1,0 +1,155 @@
+//! [`Telemetry`]: the decorator.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use syncguard_core::{
+    AcquireResult, Capabilities, ExtendResult, LockBackend, LockError, LockId, LockInfo,
+    LockInfoDebug, LockKey, Lookup, ManagedBackend, Policy, ReleaseResult, Ttl,
+};
+
+use crate::TelemetryOptions;
+use crate::call::{Call, Outcome};
+use crate::hub::Hub;
+use crate::queue::Queue;
+
+/// A backend whose every call is told to the sinks of its [`TelemetryOptions`].
+///
+/// It is a backend itself: give it to [`lock()`](syncguard_core::lock()) and
+/// [`acquire`](syncguard_core::acquire), and the releases of dropped guards and the renewals of
+/// leases are told too. Answers, errors and the policy are those of the backend inside. Clones
+/// share the sinks.
+#[derive(Debug, Clone)]
+pub struct Telemetry<B> {
+    inner: B,
+    hub: Option<Arc<Hub>>,
+}
+
+/// Tells the sinks of `options` of every call of `backend`. See [`Telemetry`].
+pub fn with_telemetry<B: LockBackend>(backend: B, options: TelemetryOptions) -> Telemetry<B> {
+    Telemetry::new(backend, options)
+}
+
+impl<B: LockBackend> Telemetry<B> {
+    /// Wraps a backend.
+    pub fn new(inner: B, options: TelemetryOptions) -> Self {
+        let hub = Hub::new(options, inner.capabilities().backend).map(Arc::new);
+        Self { inner, hub }
+    }
+}
+
+impl<B> Telemetry<B> {
+    /// The wrapped backend. Its calls are told to nobody.
+    pub fn get_ref(&self) -> &B {
+        &self.inner
+    }
+
+    /// Unwraps the backend.
+    pub fn into_inner(self) -> B {
+        self.inner
+    }
+
+    /// How many events the callback will never see, because it was too slow for the queue.
+    #[must_use]
+    pub fn dropped_events(&self) -> u64 {
+        let queue = self.hub.as_ref().and_then(|hub| hub.queue());
+        queue.map_or(0, Queue::dropped)
+    }
+
+    /// Waits until the callback has had every event so far, and tells whether it had within
+    /// `timeout`. `true` where there is no callback.
+    ///
+    /// Call it last before the process ends, after
+    /// [`drain`](syncguard_core::ManagedBackend::drain): events that still wait then are lost with
+    /// the process.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future stops the waiting, not the delivery.
+    pub async fn flush(&self, timeout: Duration) -> bool {
+        match self.hub.as_ref().and_then(|hub| hub.queue()) {
+            Some(queue) => queue.flush(timeout).await,
+            None => true,
+        }
+    }
+
+    /// Runs one call and reports how it ended.
+    async fn watch<T>(
+        &self,
+        call: Call<'_>,
+        domain: impl FnOnce(&T) -> Outcome,
+        answer: impl Future<Output = Result<T, LockError>>,
+    ) -> Result<T, LockError> {
+        let Some(hub) = &self.hub else {
+            return answer.await;
+        };
+        let pending = hub.begin(call);
+        let answer = answer.await;
+        pending.end(Outcome::of(&answer, domain));
+        answer
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<B: LockBackend> LockBackend for Telemetry<B> {
+    type Fence = B::Fence;
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn acquire(
+        &self,
+        key: &LockKey,
+        id: &LockId,
+        ttl: Ttl,
+    ) -> Result<AcquireResult<B::Fence>, LockError> {
+        let call = Call::acquire(key, id, ttl);
+        self.watch(call, Outcome::of_acquire, self.inner.acquire(key, id, ttl))
+            .await
+    }
+
+    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
+        let call = Call::release(id);
+        self.watch(call, Outcome::of_release, self.inner.release(id))
+            .await
+    }
+
+    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
+        let call = Call::extend(id, ttl);
+        self.watch(call, Outcome::of_extend, self.inner.extend(id, ttl))
+            .await
+    }
+
+    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
+        let call = Call::is_locked(key);
+        self.watch(call, Outcome::of_question, self.inner.is_locked(key))
+            .await
+    }
+
+    async fn lookup_raw(
+        &self,
+        by: Lookup<'_>,
+    ) -> Result<Option<LockInfoDebug<B::Fence>>, LockError> {
+        let call = Call::lookup(by);
+        self.watch(call, Outcome::of_question, self.inner.lookup_raw(by))
+            .await
+    }
+
+    async fn lookup(&self, by: Lookup<'_>) -> Result<Option<LockInfo<B::Fence>>, LockError> {
+        let call = Call::lookup(by);
+        self.watch(call, Outcome::of_question, self.inner.lookup(by))
+            .await
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<B: ManagedBackend> ManagedBackend for Telemetry<B> {
+    fn policy(&self) -> &Policy {
+        self.inner.policy()
+    }
+
+    fn drain(&self, timeout: Duration) -> impl Future<Output = Result<(), LockError>> + Send {
+        self.inner.drain(timeout)
+    }
+}
