@@ -11,7 +11,7 @@ use syncguard_core::{
 
 use crate::TelemetryOptions;
 use crate::call::{Call, Outcome};
-use crate::hub::Hub;
+use crate::hub::{Hub, Pending, end};
 use crate::queue::Queue;
 
 /// A backend whose every call is told to the sinks of its [`TelemetryOptions`].
@@ -73,20 +73,12 @@ impl<B> Telemetry<B> {
         }
     }
 
-    /// Runs one call and reports how it ended.
-    async fn watch<T>(
-        &self,
-        call: Call<'_>,
-        domain: impl FnOnce(&T) -> Outcome,
-        answer: impl Future<Output = Result<T, LockError>>,
-    ) -> Result<T, LockError> {
-        let Some(hub) = &self.hub else {
-            return answer.await;
-        };
-        let pending = hub.begin(call);
-        let answer = answer.await;
-        pending.end(Outcome::of(&answer, domain));
-        answer
+    /// Watches a call that is about to be made. `None` where nobody wants to know.
+    ///
+    /// The call is awaited beside it, not handed to it: to move its future would cost the more, the
+    /// bigger it is.
+    fn watch<'a>(&'a self, call: Call<'a>) -> Option<Pending<'a>> {
+        self.hub.as_ref().map(|hub| hub.begin(call))
     }
 }
 
@@ -104,42 +96,48 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
         id: &LockId,
         ttl: Ttl,
     ) -> Result<AcquireResult<B::Fence>, LockError> {
-        let call = Call::acquire(key, id, ttl);
-        self.watch(call, Outcome::of_acquire, self.inner.acquire(key, id, ttl))
-            .await
+        let watched = self.watch(Call::acquire(key, id, ttl));
+        let answer = self.inner.acquire(key, id, ttl).await;
+        end(watched, &answer, Outcome::of_acquire);
+        answer
     }
 
     async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
-        let call = Call::release(id);
-        self.watch(call, Outcome::of_release, self.inner.release(id))
-            .await
+        let watched = self.watch(Call::release(id));
+        let answer = self.inner.release(id).await;
+        end(watched, &answer, Outcome::of_release);
+        answer
     }
 
     async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
-        let call = Call::extend(id, ttl);
-        self.watch(call, Outcome::of_extend, self.inner.extend(id, ttl))
-            .await
+        let watched = self.watch(Call::extend(id, ttl));
+        let answer = self.inner.extend(id, ttl).await;
+        end(watched, &answer, Outcome::of_extend);
+        answer
     }
 
     async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
-        let call = Call::is_locked(key);
-        self.watch(call, Outcome::of_question, self.inner.is_locked(key))
-            .await
+        let watched = self.watch(Call::is_locked(key));
+        let answer = self.inner.is_locked(key).await;
+        end(watched, &answer, Outcome::of_question);
+        answer
     }
 
     async fn lookup_raw(
         &self,
         by: Lookup<'_>,
     ) -> Result<Option<LockInfoDebug<B::Fence>>, LockError> {
-        let call = Call::lookup(by);
-        self.watch(call, Outcome::of_question, self.inner.lookup_raw(by))
-            .await
+        let watched = self.watch(Call::lookup(by));
+        let answer = self.inner.lookup_raw(by).await;
+        end(watched, &answer, Outcome::of_question);
+        answer
     }
 
     async fn lookup(&self, by: Lookup<'_>) -> Result<Option<LockInfo<B::Fence>>, LockError> {
-        let call = Call::lookup(by);
-        self.watch(call, Outcome::of_question, self.inner.lookup(by))
-            .await
+        let watched = self.watch(Call::lookup(by));
+        let answer = self.inner.lookup(by).await;
+        end(watched, &answer, Outcome::of_question);
+        answer
     }
 }
 

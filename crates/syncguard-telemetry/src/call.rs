@@ -18,6 +18,10 @@ pub(crate) struct Call<'a> {
     pub(crate) event_type: EventType,
     pub(crate) key: Option<&'a LockKey>,
     pub(crate) id: Option<&'a LockId>,
+    #[cfg_attr(
+        not(feature = "opentelemetry"),
+        expect(dead_code, reason = "only metrics follow leases")
+    )]
     pub(crate) ttl: Option<Ttl>,
 }
 

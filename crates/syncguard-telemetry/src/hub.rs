@@ -1,8 +1,9 @@
 //! [`Hub`]: hands each call to the sinks that are on.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
+
+use syncguard_core::LockError;
 
 use crate::TelemetryOptions;
 use crate::call::{Call, Outcome, Record};
@@ -48,7 +49,7 @@ impl Hub {
         self.queue.as_ref()
     }
 
-    /// Begins to watch a call. The result must be [ended](Pending::end); dropped, it reports that
+    /// Begins to watch a call. Dropped before it is brought to its [`end`], the result reports that
     /// the call was abandoned.
     pub(crate) fn begin<'a>(&'a self, call: Call<'a>) -> Pending<'a> {
         Pending {
@@ -84,6 +85,7 @@ impl Hub {
 
 #[cfg(any(feature = "tracing", feature = "opentelemetry"))]
 pub(crate) fn contained(work: impl FnOnce()) {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     drop(catch_unwind(AssertUnwindSafe(work)));
 }
 
@@ -108,10 +110,16 @@ pub(crate) struct Pending<'a> {
     open: bool,
 }
 
-impl Pending<'_> {
-    pub(crate) fn end(mut self, outcome: Outcome) {
-        self.open = false;
-        self.hub.report(self.call, outcome, self.started);
+/// Reports how a call ended, if it was watched.
+pub(crate) fn end<T>(
+    watched: Option<Pending<'_>>,
+    answer: &Result<T, LockError>,
+    domain: impl FnOnce(&T) -> Outcome,
+) {
+    if let Some(mut pending) = watched {
+        pending.open = false;
+        let outcome = Outcome::of(answer, domain);
+        pending.hub.report(pending.call, outcome, pending.started);
     }
 }
 

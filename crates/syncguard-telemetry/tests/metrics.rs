@@ -8,7 +8,9 @@ use std::time::Duration;
 use common::{Fault, FaultyStore, PATIENCE, TTL};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::MeterProvider as _;
-use opentelemetry_sdk::metrics::data::{AggregatedMetrics, Metric, MetricData};
+use opentelemetry_sdk::metrics::data::{
+    AggregatedMetrics, HistogramDataPoint, Metric, MetricData, ResourceMetrics, ScopeMetrics,
+};
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
 use syncguard_core::{ErrorCode, ManagedBackend, Operation, acquire, extend, is_locked, release};
 use syncguard_memory::{ManualClock, MemoryBackend, MemoryStore};
@@ -46,8 +48,8 @@ impl Sdk {
         let exported = self.exporter.get_finished_metrics().unwrap();
         let mut metrics = exported
             .iter()
-            .flat_map(|resource| resource.scope_metrics())
-            .flat_map(|scope| scope.metrics());
+            .flat_map(ResourceMetrics::scope_metrics)
+            .flat_map(ScopeMetrics::metrics);
         metrics.find(|metric| metric.name() == name).map(read)
     }
 
@@ -203,9 +205,10 @@ async fn held_goes_up_and_down_and_hold_time_is_the_time_between() {
         Points::from([("operation.result=ok".into(), 2.0)])
     );
     let shortest = sdk.read("syncguard.lock.hold_time", |metric| match metric.data() {
-        AggregatedMetrics::F64(MetricData::Histogram(histogram)) => {
-            histogram.data_points().next().and_then(|point| point.min())
-        }
+        AggregatedMetrics::F64(MetricData::Histogram(histogram)) => histogram
+            .data_points()
+            .next()
+            .and_then(HistogramDataPoint::min),
         other => panic!("{other:?}"),
     });
     assert!(shortest.flatten().unwrap() >= hold.as_secs_f64());
