@@ -261,9 +261,9 @@ async fn a_disposal_that_times_out_is_told_once() {
 async fn renewals_are_told() {
     let observed = Observed::new(MemoryBackend::default());
     let options = LockOptions::new()
-        .with_ttl(Duration::from_millis(300))
+        .with_ttl(Duration::from_millis(1500))
         .with_auto_extend(AutoExtend::new());
-    let section = async |_| tokio::time::sleep(Duration::from_millis(500)).await;
+    let section = async |_| tokio::time::sleep(Duration::from_millis(1200)).await;
     let _ = lock(&observed.backend, KEY, options, section)
         .await
         .unwrap();
