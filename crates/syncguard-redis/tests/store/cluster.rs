@@ -1,0 +1,101 @@
+//! The suite on a cluster of three, and a slot that moves to another node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use syncguard_conformance::{Harness, RunOptions, run};
+use syncguard_core::{ErrorCode, LockError, acquire};
+use syncguard_redis::{RedisBackend, RedisOptions, RedisStore};
+use syncguard_testkit::RedisCluster;
+
+use crate::common::{Raw, eventually};
+
+const PREFIX: &str = "{syncguard}";
+
+struct ClusterHarness(RedisCluster);
+
+impl Harness for ClusterHarness {
+    type Backend = RedisBackend;
+
+    async fn connect(&self) -> Result<RedisBackend, LockError> {
+        let options = RedisOptions::new().with_prefix(PREFIX);
+        let store = RedisStore::connect_with(&self.0.url(), options).await?;
+        Ok(RedisBackend::new(store))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_suite_passes_on_a_cluster_of_three() {
+    let harness = ClusterHarness(RedisCluster::start().unwrap());
+    let report = run(Arc::new(harness), RunOptions::new()).await;
+    assert!(report.is_success(), "{report:#?}");
+}
+
+#[tokio::test]
+async fn a_slot_that_moves_takes_its_locks_along() {
+    let cluster = ClusterHarness(RedisCluster::start().unwrap());
+    let backend = cluster.connect().await.unwrap();
+    let mut nodes = Vec::new();
+    for node in cluster.0.nodes() {
+        nodes.push(Raw::connect(&node.url()).await);
+    }
+    let held = acquire(&backend, "held", Duration::from_secs(600))
+        .await
+        .unwrap()
+        .unwrap();
+    let fence = held.fence();
+
+    let slot: i64 = nodes[0].run(&["CLUSTER", "KEYSLOT", PREFIX]).await;
+    let slot = slot.to_string();
+    let mut owner = None;
+    for (index, raw) in nodes.iter().enumerate() {
+        let here: i64 = raw.run(&["CLUSTER", "COUNTKEYSINSLOT", &slot]).await;
+        if here > 0 {
+            assert_eq!(here, 3, "lock, index and counter are on one node");
+            assert_eq!(owner.replace(index), None, "and on no other");
+        }
+    }
+    let owner = owner.unwrap();
+    let target = (owner + 1) % nodes.len();
+    let (from, to) = (&nodes[owner], &nodes[target]);
+    let from_id: String = from.run(&["CLUSTER", "MYID"]).await;
+    let to_id: String = to.run(&["CLUSTER", "MYID"]).await;
+    to.run::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id])
+        .await;
+    from.run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id])
+        .await;
+    let names: Vec<String> = from.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]).await;
+    let port = cluster.0.nodes()[target].port().to_string();
+    let (one, others) = names.split_first().unwrap();
+
+    // With half of a lock's keys moved, the cluster can run no script on them.
+    from.run::<()>(&["MIGRATE", "127.0.0.1", &port, one, "0", "5000"])
+        .await;
+    let error = acquire(&backend, "held", Duration::from_secs(60))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
+    assert!(error.is_retryable());
+
+    for name in others {
+        from.run::<()>(&["MIGRATE", "127.0.0.1", &port, name, "0", "5000"])
+            .await;
+    }
+    for raw in [to, from] {
+        raw.run::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id])
+            .await;
+    }
+    eventually("the client follows", async || {
+        acquire(&backend, "held", Duration::from_secs(60))
+            .await
+            .is_ok_and(|guard| guard.is_none())
+    })
+    .await;
+    assert!(held.release().await.unwrap().is_released());
+    let next = acquire(&backend, "held", Duration::from_secs(60))
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(next.fence() > fence);
+    assert!(next.release().await.unwrap().is_released());
+}
