@@ -6,13 +6,18 @@ use std::sync::LazyLock;
 use syncguard_core::{AnyBackend, LockError};
 use syncguard_memory::MemoryBackend;
 use syncguard_postgres::{PostgresBackend, PostgresStore};
+use syncguard_redis::{RedisBackend, RedisStore};
 
-/// A new client of the store that the environment names: `SYNCGUARD_POSTGRES_URL`. Without it,
-/// one of a store in this process.
+/// A new client of the store that the environment names: `SYNCGUARD_REDIS_URL` or
+/// `SYNCGUARD_POSTGRES_URL`. Without them, one of a store in this process.
 ///
 /// # Errors
 /// If the store cannot be reached.
 pub async fn connect() -> Result<AnyBackend, LockError> {
+    if let Ok(url) = env::var("SYNCGUARD_REDIS_URL") {
+        let store = RedisStore::connect(&url).await?;
+        return Ok(AnyBackend::new(RedisBackend::new(store)));
+    }
     if let Ok(url) = env::var("SYNCGUARD_POSTGRES_URL") {
         let store = PostgresStore::connect(&url).await?;
         store.setup_schema().await?;

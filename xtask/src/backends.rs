@@ -15,9 +15,10 @@ use crate::step::announced;
 
 mod memory;
 mod postgres;
+mod redis;
 
 /// All backends. A new one is a file beside this one and an entry here.
-pub(crate) const BACKENDS: &[Backend] = &[memory::BACKEND, postgres::BACKEND];
+pub(crate) const BACKENDS: &[Backend] = &[memory::BACKEND, redis::BACKEND, postgres::BACKEND];
 
 /// A backend.
 pub(crate) struct Backend {

@@ -1,0 +1,29 @@
+use std::sync::Arc;
+
+use syncguard_conformance::Harness as _;
+use syncguard_testkit::{RedisServer, install};
+
+use super::{Backend, Running, Service};
+
+#[path = "../../../crates/syncguard-redis/tests/support/redis.rs"]
+mod harness;
+
+pub(super) const BACKEND: Backend = Backend {
+    name: "redis",
+    service: Some(Service {
+        variable: "SYNCGUARD_REDIS_URL",
+        tool: install::REDIS,
+        start: || {
+            let server = RedisServer::start()?;
+            Ok(Running::new(server.url(), server))
+        },
+    }),
+    conformance: |url, options| {
+        Box::pin(async move {
+            let harness = Arc::new(harness::RedisHarness::new(&url));
+            // A server that cannot be reached is one failure, not one of every case.
+            let _ = harness.connect().await?;
+            Ok(syncguard_conformance::run(harness, options).await)
+        })
+    },
+};
