@@ -40,17 +40,30 @@ impl Serialize for HashId {
 /// ```
 #[must_use]
 pub fn hash_key(identifier: &str) -> HashId {
-    let mut lanes = [0_u32; 3];
-    let mut units = [0_u16; 2];
-    for scalar in identifier.nfc() {
-        for unit in scalar.encode_utf16(&mut units) {
-            let unit = u32::from(*unit);
-            for (lane, (factor, weight)) in lanes.iter_mut().zip([(31, 1), (127, 3), (2047, 7)]) {
-                *lane = lane.wrapping_mul(factor).wrapping_add(weight * unit);
-            }
+    let mut lanes = Lanes::default();
+    // ASCII is its own NFC, and its bytes are its code units.
+    if identifier.is_ascii() {
+        identifier.bytes().for_each(|unit| lanes.add(unit.into()));
+    } else {
+        let mut units = [0_u16; 2];
+        for scalar in identifier.nfc() {
+            let units = scalar.encode_utf16(&mut units);
+            units.iter().for_each(|unit| lanes.add(*unit));
         }
     }
-    HashId(lanes)
+    HashId(lanes.0)
+}
+
+#[derive(Default)]
+struct Lanes([u32; 3]);
+
+impl Lanes {
+    fn add(&mut self, unit: u16) {
+        let unit = u32::from(unit);
+        for (lane, (factor, weight)) in self.0.iter_mut().zip([(31, 1), (127, 3), (2047, 7)]) {
+            *lane = lane.wrapping_mul(factor).wrapping_add(weight * unit);
+        }
+    }
 }
 
 /// Writes `Name(hash)`: the `Debug` of every type that holds one raw identifier.
