@@ -11,7 +11,7 @@ use syncguard_core::{
 
 use crate::TelemetryOptions;
 use crate::call::{Call, Outcome};
-use crate::hub::{Hub, Pending, end};
+use crate::hub::Hub;
 use crate::queue::Queue;
 
 /// A backend whose every call is told to the sinks of its [`TelemetryOptions`].
@@ -73,12 +73,25 @@ impl<B> Telemetry<B> {
         }
     }
 
-    /// Watches a call that is about to be made. `None` where nobody wants to know.
+    /// Makes a call, and reports how it ended if anybody wants to know.
     ///
-    /// The call is awaited beside it, not handed to it: to move its future would cost the more, the
-    /// bigger it is.
-    fn watch<'a>(&'a self, call: Call<'a>) -> Option<Pending<'a>> {
-        self.hub.as_ref().map(|hub| hub.begin(call))
+    /// The call's future is made here, not handed over: it would be copied, and it can be big.
+    async fn watch<T, F>(
+        &self,
+        call: Call<'_>,
+        domain: fn(&T) -> Outcome,
+        make: impl FnOnce() -> F,
+    ) -> Result<T, LockError>
+    where
+        F: Future<Output = Result<T, LockError>>,
+    {
+        let Some(hub) = &self.hub else {
+            return make().await;
+        };
+        let pending = hub.begin(call);
+        let answer = make().await;
+        pending.end(Outcome::of(&answer, domain));
+        answer
     }
 }
 
@@ -96,48 +109,48 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
         id: &LockId,
         ttl: Ttl,
     ) -> Result<AcquireResult<B::Fence>, LockError> {
-        let watched = self.watch(Call::acquire(key, id, ttl));
-        let answer = self.inner.acquire(key, id, ttl).await;
-        end(watched, &answer, Outcome::of_acquire);
-        answer
+        self.watch(Call::acquire(key, id, ttl), Outcome::of_acquire, || {
+            self.inner.acquire(key, id, ttl)
+        })
+        .await
     }
 
     async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
-        let watched = self.watch(Call::release(id));
-        let answer = self.inner.release(id).await;
-        end(watched, &answer, Outcome::of_release);
-        answer
+        self.watch(Call::release(id), Outcome::of_release, || {
+            self.inner.release(id)
+        })
+        .await
     }
 
     async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
-        let watched = self.watch(Call::extend(id, ttl));
-        let answer = self.inner.extend(id, ttl).await;
-        end(watched, &answer, Outcome::of_extend);
-        answer
+        self.watch(Call::extend(id, ttl), Outcome::of_extend, || {
+            self.inner.extend(id, ttl)
+        })
+        .await
     }
 
     async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
-        let watched = self.watch(Call::is_locked(key));
-        let answer = self.inner.is_locked(key).await;
-        end(watched, &answer, Outcome::of_question);
-        answer
+        self.watch(Call::is_locked(key), Outcome::of_question, || {
+            self.inner.is_locked(key)
+        })
+        .await
     }
 
     async fn lookup_raw(
         &self,
         by: Lookup<'_>,
     ) -> Result<Option<LockInfoDebug<B::Fence>>, LockError> {
-        let watched = self.watch(Call::lookup(by));
-        let answer = self.inner.lookup_raw(by).await;
-        end(watched, &answer, Outcome::of_question);
-        answer
+        self.watch(Call::lookup(by), Outcome::of_question, || {
+            self.inner.lookup_raw(by)
+        })
+        .await
     }
 
     async fn lookup(&self, by: Lookup<'_>) -> Result<Option<LockInfo<B::Fence>>, LockError> {
-        let watched = self.watch(Call::lookup(by));
-        let answer = self.inner.lookup(by).await;
-        end(watched, &answer, Outcome::of_question);
-        answer
+        self.watch(Call::lookup(by), Outcome::of_question, || {
+            self.inner.lookup(by)
+        })
+        .await
     }
 }
 

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::time::Instant;
 
-use syncguard_core::LockError;
-
 use crate::TelemetryOptions;
 use crate::call::{Call, Outcome, Record};
 use crate::queue::Queue;
@@ -49,7 +47,7 @@ impl Hub {
         self.queue.as_ref()
     }
 
-    /// Begins to watch a call. Dropped before it is brought to its [`end`], the result reports that
+    /// Begins to watch a call. The result must be [ended](Pending::end); dropped, it reports that
     /// the call was abandoned.
     pub(crate) fn begin<'a>(&'a self, call: Call<'a>) -> Pending<'a> {
         Pending {
@@ -110,16 +108,10 @@ pub(crate) struct Pending<'a> {
     open: bool,
 }
 
-/// Reports how a call ended, if it was watched.
-pub(crate) fn end<T>(
-    watched: Option<Pending<'_>>,
-    answer: &Result<T, LockError>,
-    domain: impl FnOnce(&T) -> Outcome,
-) {
-    if let Some(mut pending) = watched {
-        pending.open = false;
-        let outcome = Outcome::of(answer, domain);
-        pending.hub.report(pending.call, outcome, pending.started);
+impl Pending<'_> {
+    pub(crate) fn end(mut self, outcome: Outcome) {
+        self.open = false;
+        self.hub.report(self.call, outcome, self.started);
     }
 }
 
