@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, TTL};
-use syncguard_core::{Policy, acquire, is_locked};
+use syncguard_core::{LockId, Policy, acquire, is_locked, release};
 use syncguard_memory::{MemoryBackend, MemoryStore};
 use syncguard_telemetry::{TelemetryOptions, with_telemetry};
 
@@ -215,6 +215,7 @@ async fn a_subscriber_that_panics_during_a_panic_does_no_more_harm() {
         MemoryBackend::with_policy(MemoryStore::new(), broken),
         TelemetryOptions::new().with_tracing(true),
     );
-    let call = tokio::spawn(async move { acquire(&backend, "key", TTL).await.map(drop) });
+    let id = LockId::generate().unwrap();
+    let call = tokio::spawn(async move { release(&backend, &id).await });
     assert!(call.await.unwrap_err().is_panic());
 }
