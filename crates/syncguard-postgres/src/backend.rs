@@ -11,7 +11,7 @@ use syncguard_core::{
 use crate::PostgresStore;
 use crate::query::{Value, parse_grant, parse_info, parse_ms, unreadable};
 
-/// How often an operation whose state moved under it asks again.
+/// How often an operation asks that the server sent away undecided.
 const ATTEMPTS: u32 = 3;
 
 impl LockBackend for PostgresStore {
@@ -44,11 +44,10 @@ impl LockBackend for PostgresStore {
                 ("granted", grant) => return parse_grant(grant, id).map(AcquireResult::Acquired),
                 ("locked", _) => return Ok(AcquireResult::Locked),
                 ("exhausted", _) => return Err(exhausted()),
-                // Someone else was granted the key meanwhile, or this very id by a twin of this
-                // call. The next look tells. A wait as long as the lease would have been is
-                // contention, whoever caused it.
-                ("raced", _) if started.elapsed() < ttl.as_duration() => {}
-                ("raced", _) => break,
+                // It waited too long in the server. A wait as long as the lease would have been
+                // is contention, whoever caused it.
+                ("again", _) if started.elapsed() < ttl.as_duration() => {}
+                ("again", _) => break,
                 _ => return Err(unreadable()),
             }
         }
@@ -77,7 +76,7 @@ impl LockBackend for PostgresStore {
                     return parse_ms(expires_at_ms)
                         .map(|expires_at_ms| ExtendResult::Extended { expires_at_ms });
                 }
-                ("raced", _) => {}
+                ("again", _) => {}
                 (word, _) => return reason(word).map(|reason| ExtendResult::NotHeld { reason }),
             }
         }

@@ -21,6 +21,9 @@ const NOW_MS: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigin
 const IN_TIME: &str = "clock_timestamp() - statement_timestamp() \
                        < least($5, {patience_ms}) * interval '1 millisecond'";
 
+/// In acquire's upsert: whether the row that is there may be replaced.
+const DEAD: &str = "lock.expires_at_ms <= excluded.acquired_at_ms - {tolerance_ms}";
+
 /// A statement with its tables filled in.
 ///
 /// A pooler in transaction mode can hand our parameters to another client's statement. So each
@@ -87,6 +90,7 @@ pub(crate) fn fill_in(template: &str, settings: &Settings) -> String {
     lines
         .join(" ")
         .replace("{in_time}", IN_TIME)
+        .replace("{dead}", DEAD)
         .replace("{now_ms}", NOW_MS)
         .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
         .replace("{cleanup_guard_ms}", &CLEANUP_GUARD_MS.to_string())

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use sqlx::{Connection as _, PgConnection, Row as _};
+use sqlx::{PgConnection, Row as _};
 use syncguard_core::{ErrorCode, LockError, Operation};
 
 use crate::PostgresStore;
 use crate::error::{Stage, has_state, map};
 use crate::query::Value;
-use crate::session::{BEGIN, Session};
+use crate::session::Session;
 
 /// Bounds a set-up: it may have to wait for others, and for locks on the tables.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -61,10 +61,7 @@ impl PostgresStore {
         let mut attempt = 1;
         loop {
             let mut session = Session::open(self.pool()).await?;
-            let outcome = match session.connection() {
-                Ok(connection) => self.create_missing(connection).await,
-                Err(error) => Err(error),
-            };
+            let outcome = self.create_missing(&mut session).await;
             session.settle();
             match outcome {
                 Err(error) if has_state(&error, CREATED_MEANWHILE) && attempt < SETUP_ATTEMPTS => {
@@ -75,19 +72,18 @@ impl PostgresStore {
         }
     }
 
-    async fn create_missing(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        let mut transaction = connection.begin_with(BEGIN).await?;
-        if self.missing(&mut transaction).await?.is_some() {
+    async fn create_missing(&self, session: &mut Session) -> Result<(), sqlx::Error> {
+        session.begin().await?;
+        if self.missing(session.connection()?).await?.is_some() {
             // `IF NOT EXISTS` alone fails when two create at once.
-            sqlx::query("SELECT pg_advisory_xact_lock(hashtext('syncguard:setup_schema'))")
-                .persistent(false)
-                .execute(&mut *transaction)
+            sqlx::raw_sql("SELECT pg_advisory_xact_lock(hashtext('syncguard:setup_schema'))")
+                .execute(&mut **session.connection()?)
                 .await?;
-            if let Some(missing) = self.missing(&mut transaction).await? {
-                self.create(missing, &mut transaction).await?;
+            if let Some(missing) = self.missing(session.connection()?).await? {
+                self.create(missing, session.connection()?).await?;
             }
         }
-        transaction.commit().await
+        session.commit().await
     }
 
     async fn create(

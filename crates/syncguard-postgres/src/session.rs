@@ -20,7 +20,7 @@ const LONGEST_CONFLICT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Under a stricter isolation, which may be a database's default, a statement that waited for
 /// another fails instead of going on with what the other left.
-pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 /// Asks a statement about a subject, a key or a lock id.
 pub(crate) async fn ask(
@@ -83,6 +83,7 @@ pub(crate) struct Session {
     connection: Option<PoolConnection<Postgres>>,
     runtime: Handle,
     settled: bool,
+    in_transaction: bool,
 }
 
 impl Session {
@@ -95,6 +96,7 @@ impl Session {
             connection: Some(connection),
             runtime: Handle::current(),
             settled: false,
+            in_transaction: false,
         })
     }
 
@@ -115,22 +117,44 @@ impl Session {
 
     /// For poolers that keep a connection together for one transaction, and no longer.
     async fn in_transaction(&mut self, query: Query<'_>) -> Result<Option<PgRow>, sqlx::Error> {
-        let mut transaction = self.connection()?.begin_with(BEGIN).await?;
-        let answer = query
-            .persistent(false)
-            .fetch_optional(&mut *transaction)
-            .await;
-        match answer {
-            Ok(row) => {
-                transaction.commit().await?;
-                Ok(row)
-            }
+        self.begin().await?;
+        let query = query.persistent(false);
+        match query.fetch_optional(&mut **self.connection()?).await {
+            Ok(row) => self.commit().await.map(|()| row),
             Err(error) => {
                 // The statement's error is the one to tell.
-                let _ = transaction.rollback().await;
+                let _ = self.rollback().await;
                 Err(error)
             }
         }
+    }
+
+    // The driver's own transactions do not know of a BEGIN whose answer was not waited for, and
+    // would give the connection back with the transaction open.
+
+    pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
+        self.in_transaction = true;
+        self.execute(BEGIN).await
+    }
+
+    pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        self.execute("COMMIT").await?;
+        self.in_transaction = false;
+        Ok(())
+    }
+
+    pub(crate) async fn rollback(&mut self) -> Result<(), sqlx::Error> {
+        self.execute("ROLLBACK").await?;
+        self.in_transaction = false;
+        Ok(())
+    }
+
+    async fn execute(&mut self, command: &'static str) -> Result<(), sqlx::Error> {
+        let connection = self.connection()?;
+        sqlx::raw_sql(command)
+            .execute(&mut **connection)
+            .await
+            .map(drop)
     }
 }
 
@@ -141,19 +165,29 @@ impl Drop for Session {
         };
         // The pool spawns a task to take the connection back, wherever this is dropped.
         let _entered = self.runtime.enter();
-        if self.settled {
+        if self.settled && !self.in_transaction {
             drop(connection);
         } else {
-            drop(self.runtime.spawn(recover(connection)));
+            let recovered = recover(connection, self.in_transaction);
+            drop(self.runtime.spawn(recovered));
         }
     }
 }
 
 /// Waits out what an abandoned caller had sent. By itself the pool would wait without end, and a
 /// server that hangs would take connection after connection out of use.
-async fn recover(mut connection: PoolConnection<Postgres>) {
-    let at_rest = tokio::time::timeout(RECOVERY_TIMEOUT, connection.ping()).await;
-    if !matches!(at_rest, Ok(Ok(()))) {
+async fn recover(mut connection: PoolConnection<Postgres>, in_transaction: bool) {
+    let at_rest = async {
+        connection.ping().await?;
+        if in_transaction {
+            sqlx::raw_sql("ROLLBACK").execute(&mut *connection).await?;
+        }
+        Ok::<_, sqlx::Error>(())
+    };
+    if !matches!(
+        tokio::time::timeout(RECOVERY_TIMEOUT, at_rest).await,
+        Ok(Ok(()))
+    ) {
         connection.close_on_drop();
     }
 }

@@ -399,7 +399,7 @@ async fn within_the_tolerance_the_owner_may_extend_and_others_may_not_acquire() 
     let store = &fixture.store;
     let (key, id) = (key("tolerance"), id());
     let _ = store.acquire(&key, &id, ttl(60_000)).await.unwrap();
-    fixture.age("tolerance", Duration::from_millis(300)).await;
+    fixture.age("tolerance", Duration::from_millis(50)).await;
     assert!(store.is_locked(&key).await.unwrap());
     let other = store
         .acquire(&key, &common::id(), ttl(60_000))

@@ -14,7 +14,7 @@ seen AS MATERIALIZED (
 -- Contenders for a free key line up. Other implementations of SyncGuard take this same advisory
 -- lock and then upsert without a condition, so nobody may upsert without it.
 turn AS MATERIALIZED (
-    SELECT counter, pg_advisory_xact_lock(hashtext($3))
+    SELECT pg_advisory_xact_lock(hashtext($3))
     FROM seen
     WHERE $1 = '{statement}' AND NOT live AND counter >= 0 AND counter < {fence_max}
 ),
@@ -28,36 +28,34 @@ settled AS MATERIALIZED (
     FOR UPDATE OF lock
 ),
 ready AS MATERIALIZED (
-    SELECT counter,
-           (SELECT count(*) FROM settled WHERE expires_at_ms > {now_ms} - {tolerance_ms}) AS saved
+    SELECT (SELECT count(*) FROM settled WHERE expires_at_ms > {now_ms} - {tolerance_ms}) AS saved
     FROM turn
 ),
--- A row that was inserted during the wait is invisible to the snapshot. But whoever was granted
--- the key meanwhile moved its counter: if that is not where it was, the race is lost, and no
--- number is used up.
---
--- Whoever waited long is sent away as well. Its caller may be gone, and would not come back to
--- release a lock granted that late.
+-- Whoever waited long is sent away. Its caller may be gone, and would not come back to release a
+-- lock granted that late.
 bumped AS (
     INSERT INTO {fences} AS counter (fence_key, fence, key_debug)
-    SELECT $4, ready.counter + 1, $6 FROM ready WHERE saved = 0 AND {in_time}
-    ON CONFLICT (fence_key) DO UPDATE SET fence = excluded.fence
-    WHERE counter.fence = excluded.fence - 1
+    SELECT $4, 1, $6 FROM ready WHERE saved = 0 AND {in_time}
+    ON CONFLICT (fence_key) DO UPDATE SET fence = counter.fence + 1
+    WHERE counter.fence >= 0 AND counter.fence < {fence_max}
     RETURNING fence
 ),
 -- The lease counts from here, after every wait.
 stamped AS MATERIALIZED (
     SELECT fence, {now_ms} AS now_ms FROM bumped WHERE {in_time}
 ),
+-- A lock that was taken while this waited its turn is invisible to the statement's snapshot, but
+-- not to ON CONFLICT. The race is lost then, and a fence skipped, unless it was taken for this very
+-- id: by a twin of this call, whose grant is then left as it is.
 granted AS (
     INSERT INTO {locks} AS lock (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)
     SELECT $3, $2, now_ms + $5, now_ms, lpad(fence::text, 15, '0'), $6 FROM stamped
     ON CONFLICT (key) DO UPDATE
-    SET lock_id = excluded.lock_id, expires_at_ms = excluded.expires_at_ms,
-        acquired_at_ms = excluded.acquired_at_ms, fence = excluded.fence,
-        user_key = excluded.user_key
-    -- Seen on the newest version of the row, whatever happened before.
-    WHERE lock.expires_at_ms <= excluded.acquired_at_ms - {tolerance_ms}
+    SET lock_id = excluded.lock_id, user_key = excluded.user_key,
+        expires_at_ms = CASE WHEN {dead} THEN excluded.expires_at_ms ELSE lock.expires_at_ms END,
+        acquired_at_ms = CASE WHEN {dead} THEN excluded.acquired_at_ms ELSE lock.acquired_at_ms END,
+        fence = CASE WHEN {dead} THEN excluded.fence ELSE lock.fence END
+    WHERE {dead} OR lock.lock_id = excluded.lock_id
     RETURNING lock.expires_at_ms, lock.fence
 )
 SELECT concat_ws(' ', '{statement}', $2,
@@ -67,8 +65,8 @@ SELECT concat_ws(' ', '{statement}', $2,
         -- Delivered twice, or asked again: the same grant.
         WHEN seen.live AND seen.lock_id = $2 THEN
             concat_ws(' ', 'granted', seen.expires_at_ms, seen.fence)
-        WHEN seen.live THEN 'locked'
+        WHEN seen.live OR EXISTS (SELECT FROM stamped) THEN 'locked'
         WHEN seen.counter < 0 OR seen.counter >= {fence_max} THEN 'exhausted'
-        ELSE 'raced'
+        ELSE 'again'
     END)
 FROM seen LEFT JOIN granted ON true

@@ -27,7 +27,7 @@ judged AS MATERIALIZED (
         CASE
             WHEN expires_at_ms <= now_ms - {tolerance_ms} THEN 'expired'
             -- It became overdue while we waited, without the advisory lock.
-            WHEN expires_at_ms <= now_ms AND NOT overdue THEN 'raced'
+            WHEN expires_at_ms <= now_ms AND NOT overdue THEN 'again'
             ELSE 'extended'
         END AS verdict
     FROM timed

@@ -1,6 +1,10 @@
 //! What all tests of this folder share: a server, and tables of one's own in it.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod history;
+pub(crate) mod original;
+pub(crate) mod proxy;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
