@@ -20,8 +20,8 @@
 //! # How it works
 //!
 //! Locks are rows of one table, fence counters rows of another; [`PostgresStore::schema_ddl`]
-//! prints both. Every operation is one statement in one round trip, prepared once per connection.
-//! While a lock is held, no connection and no transaction is: nothing is left in the session. A
+//! prints both. Every operation is one statement in one round trip, prepared once per connection
+//! (a connection that was idle for a second is tried first). While a lock is held, no connection and no transaction is: nothing is left in the session. A
 //! contended acquire writes nothing.
 //!
 //! Time is the server's. A lease counts as live until `expires_at_ms + 1000`: within that second

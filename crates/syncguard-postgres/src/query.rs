@@ -135,12 +135,16 @@ impl Verdict {
 
 /// `EXPIRES_AT_MS FENCE`.
 pub(crate) fn parse_grant(text: &str, id: &LockId) -> Result<Grant, LockError> {
-    let (expires_at_ms, fence) = text.split_once(' ').ok_or_else(unreadable)?;
-    Ok(Grant {
-        lock_id: *id,
-        expires_at_ms: parse_ms(expires_at_ms)?,
-        fence: parse_fence(fence)?,
-    })
+    let parsed = || {
+        let (expires_at_ms, fence) = text.split_once(' ').ok_or_else(unreadable)?;
+        Ok(Grant {
+            lock_id: *id,
+            expires_at_ms: parse_ms(expires_at_ms)?,
+            fence: parse_fence(fence)?,
+        })
+    };
+    // It is held all the same, and must be given back.
+    parsed().map_err(LockError::with_outcome_unknown)
 }
 
 /// `EXPIRES_AT_MS ACQUIRED_AT_MS FENCE LOCK_ID USER_KEY`.
