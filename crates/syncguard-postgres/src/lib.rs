@@ -21,8 +21,8 @@
 //!
 //! Locks are rows of one table, fence counters rows of another; [`PostgresStore::schema_ddl`]
 //! prints both. Every operation is one statement in one round trip, prepared once per connection
-//! (a connection that was idle for a second is tried first). While a lock is held, no connection and no transaction is: nothing is left in the session. A
-//! contended acquire writes nothing.
+//! (a connection that was idle for a second is tried first). While a lock is held, no connection
+//! and no transaction is: nothing is left in the session. A contended acquire writes nothing.
 //!
 //! Time is the server's. A lease counts as live until `expires_at_ms + 1000`: within that second
 //! others are refused the key, and an extend still saves the lease.
@@ -30,7 +30,8 @@
 //! Tables, rows and the order of locking are those of the TypeScript original. Both can serve the
 //! same keys at the same time.
 //!
-//! PostgreSQL 12 or later. On a streaming replica every operation is `ServiceUnavailable`.
+//! PostgreSQL 12 or later, and its primary: on a streaming replica whatever writes is
+//! `ServiceUnavailable`.
 //!
 //! # Poolers
 //!

@@ -303,7 +303,6 @@ async fn futures_of_release_dropped_at_any_poll_free_the_key() {
             .unwrap();
         assert_eq!(left, 0, "dropped after {polls} polls");
         if finished {
-            assert!(polls > 1, "it was dropped in flight at least once");
             return;
         }
     }

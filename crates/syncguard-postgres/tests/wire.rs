@@ -125,6 +125,20 @@ async fn a_lost_reply_is_an_unknown_outcome_and_settled() {
 }
 
 #[tokio::test]
+async fn a_release_dropped_while_its_answer_is_under_way_frees_the_key() {
+    let fixture = Fixture::new().await;
+    let (wire, store) = wired(&fixture, PostgresOptions::new()).await;
+    let backend = PostgresBackend::new(store);
+    let guard = acquire(&backend, "dropped", MINUTE).await.unwrap().unwrap();
+    wire.hold_replies(true);
+    let release = tokio::time::timeout(Duration::from_millis(100), guard.release());
+    assert!(release.await.is_err(), "the answer is held up");
+    wire.hold_replies(false);
+    backend.drain(Duration::from_secs(10)).await.unwrap();
+    assert!(!is_locked(&backend, "dropped").await.unwrap());
+}
+
+#[tokio::test]
 async fn a_sections_outcome_survives_its_release() {
     let fixture = Fixture::new().await;
     let backend = &fixture.backend;
