@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex};
 use harness::MemoryHarness;
 use serde_json::{Value, json};
 use syncguard_conformance::{Harness, Report, RunOptions, Status, cases, run};
-use syncguard_core::{LockError, LockKey};
+use syncguard_core::{
+    AcquireResult, Capabilities, ErrorCode, ExtendResult, Grant, LockBackend, LockError, LockId,
+    LockInfoDebug, LockKey, Lookup, Managed, NoFence, ReleaseResult, TimeAuthority, Ttl,
+};
 use syncguard_memory::{MemoryBackend, MemoryStore};
 
 async fn run_some<H: Harness + Default>(part_of_name: &str) -> Report {
@@ -96,7 +99,7 @@ impl Harness for Unreachable {
     type Backend = MemoryBackend;
     async fn connect(&self) -> Result<MemoryBackend, LockError> {
         Err(LockError::new(
-            syncguard_core::ErrorCode::ServiceUnavailable,
+            ErrorCode::ServiceUnavailable,
             "nobody there",
         ))
     }
@@ -163,4 +166,78 @@ async fn a_case_without_end_is_a_failure_of_that_case() {
         report.to_string().contains("no end within 50ms"),
         "{report}"
     );
+}
+
+/// The memory store without its fences.
+#[derive(Debug, Clone, Default)]
+struct Unfenced(MemoryStore);
+
+impl LockBackend for Unfenced {
+    type Fence = NoFence;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new::<NoFence>("unfenced", TimeAuthority::Server)
+    }
+
+    async fn acquire(
+        &self,
+        key: &LockKey,
+        id: &LockId,
+        ttl: Ttl,
+    ) -> Result<AcquireResult<NoFence>, LockError> {
+        Ok(match self.0.acquire(key, id, ttl).await?.granted() {
+            Some(grant) => AcquireResult::Acquired(Grant {
+                lock_id: grant.lock_id,
+                expires_at_ms: grant.expires_at_ms,
+                fence: NoFence,
+            }),
+            None => AcquireResult::Locked,
+        })
+    }
+
+    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
+        self.0.release(id).await
+    }
+
+    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
+        self.0.extend(id, ttl).await
+    }
+
+    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
+        self.0.is_locked(key).await
+    }
+
+    async fn lookup_raw(
+        &self,
+        by: Lookup<'_>,
+    ) -> Result<Option<LockInfoDebug<NoFence>>, LockError> {
+        Ok(self.0.lookup_raw(by).await?.map(|info| LockInfoDebug {
+            key: info.key,
+            lock_id: info.lock_id,
+            expires_at_ms: info.expires_at_ms,
+            acquired_at_ms: info.acquired_at_ms,
+            fence: NoFence,
+        }))
+    }
+}
+
+#[derive(Default)]
+struct UnfencedHarness(Unfenced);
+
+impl Harness for UnfencedHarness {
+    type Backend = Managed<Unfenced>;
+    async fn connect(&self) -> Result<Managed<Unfenced>, LockError> {
+        Ok(Managed::new(self.0.clone()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_without_fences_conforms_and_its_fencing_cases_are_skipped() {
+    let options = RunOptions::new().with_concurrency(32);
+    let report = run(Arc::new(UnfencedHarness::default()), options).await;
+    assert!(report.is_success(), "{report}");
+    for case in &report.cases {
+        let about_fences = case.name.starts_with("fencing::");
+        assert!(!about_fences || case.status == Status::Skipped, "{case:?}");
+    }
 }

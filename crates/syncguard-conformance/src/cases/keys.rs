@@ -14,8 +14,8 @@ use crate::keyspace::{
 };
 use crate::outcome::{require, same};
 use crate::steps::{
-    LONG, SOON, fails_with, free, give_back, held, holds_nothing, ms, next_fence, refused, renew,
-    rise, take, take_as, ttl,
+    LONG, SOON, fails_with, free, give_back, held, holds_nothing, join, ms, next_fence, refused,
+    renew, rise, take, take_as, ttl,
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
@@ -68,11 +68,15 @@ pub async fn canonical_spellings_are_one_lock<H: Harness>(bench: Bench<H>) -> Ca
 /// acquire, both lookups, extend, and a release that succeeds.
 pub async fn any_characters_work_in_every_operation<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    for key in wide_keys(&bench)? {
-        works(&client, &other, &key)
-            .await
-            .map_err(|failure| Failure::new(format_args!("key {:?}: {failure}", key.as_str())))?;
-    }
+    let tasks = wide_keys(&bench)?.into_iter().map(|key| {
+        let (client, other) = (client.clone(), other.clone());
+        tokio::spawn(async move {
+            let worked = works(&client, &other, &key).await;
+            worked
+                .map_err(|failure| Failure::new(format_args!("key {:?}: {failure}", key.as_str())))
+        })
+    });
+    join(tasks).await?;
     Ok(Outcome::Passed)
 }
 
@@ -90,13 +94,19 @@ pub async fn any_characters_never_contend<H: Harness>(bench: Bench<H>) -> CaseRe
 /// Proves K2.
 pub async fn near_identical_keys_do_not_contend<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
+    let mut pairs = Vec::new();
     for (index, (one, two)) in NEAR_PAIRS.iter().enumerate() {
         // The difference at the end of a key, and at its start.
         let at_end = |text: &str| bench.key(&format!("{index}:{text}"));
         let at_start = |text: &str| LockKey::new(&format!("{text}|{}:{index}", bench.namespace()));
-        do_not_contend(&client, &[at_end(one)?, at_end(two)?]).await?;
-        do_not_contend(&client, &[at_start(one)?, at_start(two)?]).await?;
+        pairs.push([at_end(one)?, at_end(two)?]);
+        pairs.push([at_start(one)?, at_start(two)?]);
     }
+    let tasks = pairs.into_iter().map(|pair| {
+        let client = client.clone();
+        tokio::spawn(async move { do_not_contend(&client, &pair).await })
+    });
+    join(tasks).await?;
     Ok(Outcome::Passed)
 }
 
@@ -108,10 +118,15 @@ pub async fn near_identical_keys_have_their_own_fences<H: Harness>(bench: Bench<
         return Ok(Outcome::NO_FENCES);
     }
     let client = bench.client().await?;
+    let mut tasks = Vec::new();
     for (index, (one, two)) in NEAR_PAIRS.iter().enumerate() {
         let key = |text: &str| bench.key(&format!("{index}:{text}"));
-        own_fences(&client, &key(one)?, &[key(two)?]).await?;
+        let (one, two, client) = (key(one)?, key(two)?, client.clone());
+        tasks.push(tokio::spawn(async move {
+            own_fences(&client, &one, &[two]).await
+        }));
     }
+    join(tasks).await?;
     Ok(Outcome::Passed)
 }
 
