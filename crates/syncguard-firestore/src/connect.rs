@@ -123,19 +123,15 @@ async fn bounded(
     }
 }
 
-/// Without a provider, TLS would panic where it is set up.
+/// Without a provider, TLS and the fetching of tokens would panic.
 fn check_crypto_provider() -> Result<(), LockError> {
-    let brought = cfg!(any(
-        feature = "tls-aws-lc",
-        feature = "tls-ring",
-        feature = "default-crypto"
-    ));
+    let brought = cfg!(feature = "default-crypto");
     if brought || rustls::crypto::CryptoProvider::get_default().is_some() {
         return Ok(());
     }
     Err(LockError::new(
         ErrorCode::AuthFailed,
-        "TLS needs a rustls CryptoProvider: install one, or enable the feature `tls-aws-lc` or \
-         `tls-ring` of syncguard-firestore",
+        "TLS needs a rustls CryptoProvider: install one, or enable the feature `default-crypto` of \
+         syncguard-firestore",
     ))
 }

@@ -47,10 +47,9 @@
 //!
 //! # TLS and credentials
 //!
-//! Both are the application's choice. `tls-native-roots` or `tls-webpki-roots` choose whom to trust;
-//! without either it is Google's own roots. `tls-aws-lc` or `tls-ring` bring cryptography; without
-//! either, install a rustls `CryptoProvider` before connecting. Service account keys sign with it
-//! too, unless `default-crypto` is on.
+//! Both are the application's choice. `tls-native-roots` or `tls-webpki-roots` say whom to trust;
+//! without either it is Google's own roots. Cryptography is that of the rustls `CryptoProvider` which
+//! the application has installed before it connects, or comes with the feature `default-crypto`.
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 

@@ -1,18 +1,24 @@
 //! The suite on the emulator, by either clock.
 
-mod common;
+#[path = "support/firestore.rs"]
+mod harness;
 
-use common::EmulatorHarness;
+use harness::FirestoreHarness;
 use syncguard_firestore::FirestoreOptions;
+use syncguard_testkit::shared_firestore_host;
+
+async fn harness(options: FirestoreOptions) -> FirestoreHarness {
+    let host = shared_firestore_host().expect("an emulator");
+    let harness = FirestoreHarness::new(&host, options).await;
+    harness.expect("it answers")
+}
 
 mod client_time {
     use super::*;
-    syncguard_conformance::suite!(EmulatorHarness::new(FirestoreOptions::new()));
+    syncguard_conformance::suite!(harness(FirestoreOptions::new()).await);
 }
 
 mod server_time {
     use super::*;
-    syncguard_conformance::suite!(EmulatorHarness::new(
-        FirestoreOptions::new().with_server_time(true)
-    ));
+    syncguard_conformance::suite!(harness(FirestoreOptions::new().with_server_time(true)).await);
 }

@@ -9,16 +9,18 @@
 
 pub mod proxy;
 
+use std::sync::Once;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use syncguard_conformance::Harness;
 use syncguard_core::{
-    AcquireResult, Grant, LockBackend, LockError, LockId, LockKey, Ttl, make_fence_key,
+    AcquireResult, Fence, Grant, LockBackend, LockId, LockKey, Ttl, make_fence_key,
     make_hashed_storage_key,
 };
 use syncguard_firestore::{FirestoreBackend, FirestoreOptions, FirestoreStore};
 use syncguard_testkit::shared_firestore_host;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 /// A database that no other test uses.
 #[derive(Debug, Clone)]
@@ -30,7 +32,9 @@ pub struct Database {
 impl Database {
     /// One on the emulator that all tests share.
     pub fn new() -> Self {
-        Self::on(shared_firestore_host().unwrap())
+        let host = shared_firestore_host().unwrap();
+        WARM.call_once(|| warm_up(&host));
+        Self::on(host)
     }
 
     pub fn on(host: String) -> Self {
@@ -60,13 +64,7 @@ impl Database {
 
     /// All documents of a collection.
     pub async fn list(&self, collection: &str) -> Vec<Value> {
-        let url = format!(
-            "http://{}/v1/{}/{collection}?pageSize=300",
-            self.host,
-            self.root()
-        );
-        let client = reqwest::Client::new().get(url).bearer_auth("owner");
-        let answer: Value = client.send().await.unwrap().json().await.unwrap();
+        let answer = self.rest("GET", &format!("/{collection}?pageSize=300"), "").await;
         answer["documents"].as_array().cloned().unwrap_or_default()
     }
 
@@ -90,18 +88,24 @@ impl Database {
     }
 
     async fn commit(&self, writes: Value) {
-        let url = format!("http://{}/v1/{}:commit", self.host, self.root());
-        let client = reqwest::Client::new().post(url).bearer_auth("owner");
-        let answer = client
-            .json(&json!({ "writes": writes }))
-            .send()
-            .await
-            .unwrap();
-        assert!(
-            answer.status().is_success(),
-            "{}",
-            answer.text().await.unwrap()
+        let body = json!({ "writes": writes }).to_string();
+        let answer = self.rest("POST", ":commit", &body).await;
+        assert!(answer["commitTime"].is_string(), "{answer}");
+    }
+
+    /// A request to the REST interface, at a path below the root of all documents.
+    async fn rest(&self, method: &str, path: &str, body: &str) -> Value {
+        let mut stream = TcpStream::connect(&self.host).await.unwrap();
+        let (root, length) = (self.root(), body.len());
+        let request = format!(
+            "{method} /v1/{root}{path} HTTP/1.0\r\nAuthorization: Bearer owner\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {head}\n{body}"))
     }
 
     pub async fn set_fence_counter(&self, key: &LockKey, counter: u64) {
@@ -112,6 +116,23 @@ impl Database {
         let id = make_fence_key("", &document_id(key.as_str()), 1_500, 0).unwrap();
         self.put("fence_counters", &id, fields).await;
     }
+}
+
+/// The emulator takes seconds for the first request of each kind, and longer on a busy machine.
+static WARM: Once = Once::new();
+
+fn warm_up(host: &str) {
+    let database = Database::on(host.to_owned());
+    let patient = FirestoreOptions::new().with_request_timeout(Duration::from_secs(60));
+    let work = async move {
+        let store = database.store_with(patient).await;
+        let grant = take(&store, "warm").await;
+        assert!(store.release(&grant.lock_id).await.unwrap().is_released());
+    };
+    // Tests have a runtime of their own each, in which nothing may block.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let warming = std::thread::spawn(move || runtime.block_on(work));
+    warming.join().unwrap();
 }
 
 /// The fields of a lock.
@@ -152,7 +173,7 @@ pub fn ttl(millis: u64) -> Ttl {
 }
 
 /// Takes a free key.
-pub async fn take(backend: &impl LockBackend<Fence = syncguard_core::Fence>, text: &str) -> Grant {
+pub async fn take(backend: &impl LockBackend<Fence = Fence>, text: &str) -> Grant {
     match backend
         .acquire(&key(text), &id(), ttl(30_000))
         .await
@@ -160,35 +181,5 @@ pub async fn take(backend: &impl LockBackend<Fence = syncguard_core::Fence>, tex
     {
         AcquireResult::Acquired(grant) => grant,
         AcquireResult::Locked => panic!("{text:?} is held"),
-    }
-}
-
-/// For the suite: every connection is a client of its own, on one database.
-pub struct EmulatorHarness {
-    database: Database,
-    options: FirestoreOptions,
-}
-
-impl EmulatorHarness {
-    pub fn new(options: FirestoreOptions) -> Self {
-        Self {
-            database: Database::new(),
-            options,
-        }
-    }
-}
-
-impl Harness for EmulatorHarness {
-    type Backend = FirestoreBackend;
-
-    async fn connect(&self) -> Result<FirestoreBackend, LockError> {
-        let Database { host, project } = &self.database;
-        let store = FirestoreStore::connect_emulator(host, project, self.options.clone()).await?;
-        Ok(FirestoreBackend::new(store))
-    }
-
-    async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
-        self.database.set_fence_counter(key, counter).await;
-        Ok(true)
     }
 }
