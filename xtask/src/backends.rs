@@ -13,12 +13,18 @@ use syncguard_testkit::install::{self, Tool};
 
 use crate::step::announced;
 
+mod firestore;
 mod memory;
 mod postgres;
 mod redis;
 
 /// All backends. A new one is a file beside this one and an entry here.
-pub(crate) const BACKENDS: &[Backend] = &[memory::BACKEND, redis::BACKEND, postgres::BACKEND];
+pub(crate) const BACKENDS: &[Backend] = &[
+    memory::BACKEND,
+    redis::BACKEND,
+    postgres::BACKEND,
+    firestore::BACKEND,
+];
 
 /// A backend.
 pub(crate) struct Backend {

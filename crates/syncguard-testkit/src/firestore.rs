@@ -14,7 +14,7 @@ use crate::process::{Process, command};
 use crate::slot::Slot;
 
 /// It takes from 2 to 8 seconds, and longer on a machine that is compiling.
-const TIMEOUT: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 const JAR: &str = "platform/cloud-firestore-emulator/cloud-firestore-emulator.jar";
 
@@ -32,18 +32,7 @@ impl FirestoreEmulator {
     /// If the emulator or Java is not installed, or it does not start.
     pub fn start() -> Result<Self> {
         let slot = Slot::claim()?;
-        let java = on_path("java").context("the Firestore emulator needs a Java runtime")?;
-        // What the emulator's own launcher runs, without a shell in between.
-        let mut command = command(java, None)?;
-        command
-            .args(["-Duser.language=en", "-cp"])
-            .arg(install::FIRESTORE.find()?)
-            .arg("com.google.cloud.datastore.emulator.firestore.CloudFirestore")
-            .args(["start", "--host=127.0.0.1"])
-            .arg(format!("--port={}", slot.port()));
-        let mut process =
-            Process::spawn("firestore emulator", command, &slot.folder().join("log"))?;
-        process.wait_until(TIMEOUT, || answers(slot.port()).unwrap_or(false))?;
+        let process = launch(&slot)?;
         Ok(Self { process, slot })
     }
 
@@ -79,6 +68,31 @@ impl FirestoreEmulator {
     pub fn kill(&mut self) {
         self.process.kill();
     }
+
+    /// Kills it and starts it again on the same port, empty.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn restart(&mut self) -> Result<()> {
+        self.kill();
+        self.process = launch(&self.slot)?;
+        Ok(())
+    }
+}
+
+fn launch(slot: &Slot) -> Result<Process> {
+    let java = on_path("java").context("the Firestore emulator needs a Java runtime")?;
+    // What the emulator's own launcher runs, without a shell in between.
+    let mut command = command(java, None)?;
+    command
+        .args(["-Duser.language=en", "-cp"])
+        .arg(install::FIRESTORE.find()?)
+        .arg("com.google.cloud.datastore.emulator.firestore.CloudFirestore")
+        .args(["start", "--host=127.0.0.1"])
+        .arg(format!("--port={}", slot.port()));
+    let mut process = Process::spawn("firestore emulator", command, &slot.folder().join("log"))?;
+    process.wait_until(TIMEOUT, || answers(slot.port()).unwrap_or(false))?;
+    Ok(process)
 }
 
 /// The host in `FIRESTORE_EMULATOR_HOST`, or that of an emulator which this process starts once.

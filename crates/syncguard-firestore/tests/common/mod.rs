@@ -8,6 +8,7 @@
 )]
 
 pub mod proxy;
+pub mod warnings;
 
 use std::sync::Once;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,7 +20,7 @@ use syncguard_core::{
 };
 use syncguard_firestore::{FirestoreBackend, FirestoreOptions, FirestoreStore};
 use syncguard_testkit::shared_firestore_host;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
 /// A database that no other test uses.
@@ -64,7 +65,9 @@ impl Database {
 
     /// All documents of a collection.
     pub async fn list(&self, collection: &str) -> Vec<Value> {
-        let answer = self.rest("GET", &format!("/{collection}?pageSize=300"), "").await;
+        let answer = self
+            .rest("GET", &format!("/{collection}?pageSize=300"), "")
+            .await;
         answer["documents"].as_array().cloned().unwrap_or_default()
     }
 
@@ -102,10 +105,23 @@ impl Database {
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {head}\n{body}"))
+        // It keeps connections open, whatever it is asked.
+        let mut answer = BufReader::new(stream);
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            answer.read_line(&mut line).await.unwrap();
+            let header = line.trim_end().to_ascii_lowercase();
+            if header.is_empty() {
+                break;
+            }
+            if let Some(value) = header.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+        }
+        let mut body = vec![0; length];
+        answer.read_exact(&mut body).await.unwrap();
+        serde_json::from_slice(&body).unwrap()
     }
 
     pub async fn set_fence_counter(&self, key: &LockKey, counter: u64) {

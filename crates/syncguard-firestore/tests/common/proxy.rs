@@ -22,14 +22,16 @@ use super::Database;
 /// What happens to the next request of a method.
 #[derive(Debug, Clone, Copy)]
 pub enum Fault {
+    /// None after all.
+    None,
     /// It is carried out, and answered with this code all the same.
     AppliedThen(Code),
     /// It is not carried out.
     Refused(Code),
-    /// It is carried out, and never answered.
-    AppliedThenSilence,
-    /// It is carried out later.
-    Late(Duration),
+    /// It is neither carried out nor answered.
+    Lost,
+    /// It is carried out, and answered later.
+    AnsweredLate(Duration),
 }
 
 /// A gRPC server that forwards to the emulator.
@@ -122,19 +124,17 @@ impl Service<Request<Body>> for Proxy {
         };
         Box::pin(async move {
             Ok(match fault {
-                None => forward().await,
-                Some(Fault::Late(delay)) => {
+                None | Some(Fault::None) => forward().await,
+                Some(Fault::Lost) => std::future::pending().await,
+                Some(Fault::AnsweredLate(delay)) => {
+                    let answer = forward().await;
                     tokio::time::sleep(delay).await;
-                    forward().await
+                    answer
                 }
                 Some(Fault::Refused(code)) => Status::new(code, "refused").into_http(),
                 Some(Fault::AppliedThen(code)) => {
                     forward().await;
                     Status::new(code, "applied all the same").into_http()
-                }
-                Some(Fault::AppliedThenSilence) => {
-                    forward().await;
-                    std::future::pending().await
                 }
             })
         })

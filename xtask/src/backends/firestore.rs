@@ -1,0 +1,27 @@
+use std::sync::Arc;
+
+use syncguard_firestore::FirestoreOptions;
+use syncguard_testkit::{FirestoreEmulator, install};
+
+use super::{Backend, Running, Service};
+
+#[path = "../../../crates/syncguard-firestore/tests/support/firestore.rs"]
+mod harness;
+
+pub(super) const BACKEND: Backend = Backend {
+    name: "firestore",
+    service: Some(Service {
+        variable: "FIRESTORE_EMULATOR_HOST",
+        tool: install::FIRESTORE,
+        start: || {
+            let emulator = FirestoreEmulator::start()?;
+            Ok(Running::new(emulator.host(), emulator))
+        },
+    }),
+    conformance: |host, options| {
+        Box::pin(async move {
+            let harness = harness::FirestoreHarness::new(&host, FirestoreOptions::new()).await?;
+            Ok(syncguard_conformance::run(Arc::new(harness), options).await)
+        })
+    },
+};
