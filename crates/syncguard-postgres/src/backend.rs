@@ -44,10 +44,10 @@ impl LockBackend for PostgresStore {
                 ("granted", grant) => return parse_grant(grant, id).map(AcquireResult::Acquired),
                 ("locked", _) => return Ok(AcquireResult::Locked),
                 ("exhausted", _) => return Err(exhausted()),
-                // It waited too long in the server. A wait as long as the lease would have been
-                // is contention, whoever caused it.
-                ("again", _) if started.elapsed() < ttl.as_duration() => {}
-                ("again", _) => break,
+                // It stood in line too long. As long as the lease would have been: that is
+                // contention, whoever caused it.
+                ("waited", _) if started.elapsed() >= ttl.as_duration() => break,
+                ("waited" | "again", _) => {}
                 _ => return Err(unreadable()),
             }
         }

@@ -19,7 +19,8 @@ const PATIENCE_MS: i64 = 500;
 
 const NOW_MS: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 const IN_TIME: &str = "clock_timestamp() - statement_timestamp() \
-                       < least($5, {patience_ms}) * interval '1 millisecond'";
+                       < CASE WHEN ready.waited THEN least($5, {patience_ms}) ELSE {patience_ms} END \
+                       * interval '1 millisecond'";
 
 /// In acquire's upsert: whether the row that is there may be replaced.
 const DEAD: &str = "lock.expires_at_ms <= excluded.acquired_at_ms - {tolerance_ms}";

@@ -12,9 +12,13 @@ seen AS MATERIALIZED (
     LEFT JOIN {fences} AS counter ON counter.fence_key = $4
 ),
 -- Contenders for a free key line up. Other implementations of SyncGuard take this same advisory
--- lock and then upsert without a condition, so nobody may upsert without it.
+-- lock and then upsert without a condition, so nobody may upsert without it. Trying first tells
+-- whether there was a line.
 turn AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock(hashtext($3))
+    SELECT CASE
+        WHEN pg_try_advisory_xact_lock(hashtext($3)) THEN false
+        ELSE pg_advisory_xact_lock(hashtext($3)) IS NOT NULL
+    END AS waited
     FROM seen
     WHERE $1 = '{statement}' AND NOT live AND counter >= 0 AND counter < {fence_max}
 ),
@@ -28,7 +32,8 @@ settled AS MATERIALIZED (
     FOR UPDATE OF lock
 ),
 ready AS MATERIALIZED (
-    SELECT (SELECT count(*) FROM settled WHERE expires_at_ms > {now_ms} - {tolerance_ms}) AS saved
+    SELECT waited,
+           (SELECT count(*) FROM settled WHERE expires_at_ms > {now_ms} - {tolerance_ms}) AS saved
     FROM turn
 ),
 -- Whoever waited long is sent away. Its caller may be gone, and would not come back to release a
@@ -42,7 +47,7 @@ bumped AS (
 ),
 -- The lease counts from here, after every wait.
 stamped AS MATERIALIZED (
-    SELECT fence, {now_ms} AS now_ms FROM bumped WHERE {in_time}
+    SELECT fence, {now_ms} AS now_ms FROM bumped, ready WHERE {in_time}
 ),
 -- A lock that was taken while this waited its turn is invisible to the statement's snapshot, but
 -- not to ON CONFLICT. The race is lost then, and a fence skipped, unless it was taken for this very
@@ -67,6 +72,7 @@ SELECT concat_ws(' ', '{statement}', $2,
             concat_ws(' ', 'granted', seen.expires_at_ms, seen.fence)
         WHEN seen.live OR EXISTS (SELECT FROM stamped) THEN 'locked'
         WHEN seen.counter < 0 OR seen.counter >= {fence_max} THEN 'exhausted'
+        WHEN EXISTS (SELECT FROM turn WHERE waited) THEN 'waited'
         ELSE 'again'
     END)
 FROM seen LEFT JOIN granted ON true
