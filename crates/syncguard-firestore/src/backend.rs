@@ -228,12 +228,19 @@ impl LockBackend for FirestoreStore {
 
     async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
         let mut rereads = Rereads::default();
+        let mut overtaken: Option<(LockDocument, i64)> = None;
         loop {
             let snapshot = self.read_holder(id).await?;
             let held = match snapshot.held_by(id)? {
                 Ok(held) => held,
                 Err(NotHeld(reason)) => return Ok(ExtendResult::NotHeld { reason }),
             };
+            if let Some((before, expires_at_ms)) = overtaken
+                && held.lock.is_extension_of(&before)
+            {
+                // Of two extends at once either may come first: this one did, and was replaced.
+                return Ok(ExtendResult::Extended { expires_at_ms });
+            }
             self.clock.admit(snapshot.moment)?;
             let expires_at_ms = snapshot.moment.now_ms.saturating_add(ttl.as_millis());
             let write = write_expiry(held.name, expires_at_ms, held.version);
@@ -242,6 +249,7 @@ impl LockBackend for FirestoreStore {
                 Err(status) if state_moved(&status) => rereads.pause(&status).await?,
                 Err(status) => return Err(error::of_commit(&status)),
             }
+            overtaken = Some((held.lock, expires_at_ms));
         }
     }
 

@@ -66,6 +66,12 @@ impl LockDocument {
         is_live(self.expires_at_ms, now_ms, TIME_TOLERANCE_MS)
     }
 
+    /// Whether this is the same grant, extended since.
+    pub(crate) fn is_extension_of(&self, before: &Self) -> bool {
+        let same_grant = self.lock_id == before.lock_id && self.fence == before.fence;
+        same_grant && self.expires_at_ms != before.expires_at_ms
+    }
+
     pub(crate) fn grant(&self) -> Grant {
         Grant {
             lock_id: self.lock_id,

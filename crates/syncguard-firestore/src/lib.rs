@@ -45,6 +45,10 @@
 //! [the server's time](FirestoreOptions::with_server_time) be used throughout. A lease counts as
 //! live until `expires_at_ms + 1000`.
 //!
+//! A lease counts from the read that found the key free. Where another client's transaction keeps the
+//! commit waiting, that much less of it is left; a guard, which counts from before the request, takes
+//! no longer lease for granted, and one that has run out by then is given back.
+//!
 //! # TLS and credentials
 //!
 //! Both are the application's choice. `tls-native-roots` or `tls-webpki-roots` say whom to trust;

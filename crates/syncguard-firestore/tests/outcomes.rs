@@ -324,3 +324,25 @@ async fn losers_of_a_contended_key_see_locked() {
         );
     }
 }
+
+/// One holder's extends, all at once: each loses one race at most.
+#[tokio::test]
+async fn extends_at_once_all_succeed() {
+    let (proxy, database) = Proxy::before(&Database::new()).await;
+    let store = database.store().await;
+    let grant = take(&store, "k").await;
+    let _ = proxy.requests();
+    let mut extends = tokio::task::JoinSet::new();
+    for n in 0..16 {
+        let store = store.clone();
+        extends.spawn(async move { store.extend(&grant.lock_id, ttl(30_000 + n * 1_000)).await });
+    }
+    let answers = extends.join_all().await;
+    let ends: Vec<_> = answers
+        .into_iter()
+        .map(|answer| answer.unwrap().expires_at_ms().unwrap())
+        .collect();
+    let info = store.lookup(Lookup::Key(&key("k"))).await.unwrap().unwrap();
+    assert!(ends.contains(&info.expires_at_ms));
+    assert_eq!(info.fence, grant.fence);
+}

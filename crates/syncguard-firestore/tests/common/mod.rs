@@ -137,7 +137,7 @@ impl Database {
 /// The emulator takes seconds for the first request of each kind, and longer on a busy machine.
 static WARM: Once = Once::new();
 
-fn warm_up(host: &str) {
+pub fn warm_up(host: &str) {
     let database = Database::on(host.to_owned());
     let patient = FirestoreOptions::new().with_request_timeout(Duration::from_secs(60));
     let work = async move {
