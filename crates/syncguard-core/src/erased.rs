@@ -101,6 +101,7 @@ impl<B: ManagedBackend> ErasedBackend<B::Fence> for B {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<F: FenceToken> LockBackend for AnyBackend<F> {
     type Fence = F;
 

@@ -7,10 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{LockId, LockKey, hash_key};
-
-/// Text that quotes an identifier shorter than this cannot be told from ordinary words.
-const SHORTEST_QUOTED_IDENTIFIER: usize = 4;
+use crate::{LockId, LockKey, Lookup, hash_key};
 
 /// What kind of failure a [`LockError`] is, and so what to do about it.
 ///
@@ -105,7 +102,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// How a wait for a contended key went, on an [`ErrorCode::AcquisitionTimeout`].
+/// How a wait for a contended key went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaitSummary {
@@ -243,7 +240,7 @@ impl LockError {
         self.0.lock_id.as_ref()
     }
 
-    /// How the wait went, on an [`ErrorCode::AcquisitionTimeout`].
+    /// How the wait went, where [`lock()`](crate::lock()) had begun to wait.
     #[must_use]
     pub fn wait(&self) -> Option<WaitSummary> {
         self.0.wait
@@ -270,17 +267,26 @@ impl LockError {
         )
     }
 
-    /// A driver may quote the identifiers it was given. Such an error cannot be shown.
+    pub(crate) fn with_lookup(self, by: Lookup<'_>) -> Self {
+        match by {
+            Lookup::Key(key) => self.with_key(key),
+            Lookup::Id(id) => self.with_lock_id(id),
+        }
+    }
+
+    /// A driver may quote the identifiers it was given, as they are or escaped. Such an error
+    /// cannot be shown. (One that happens to contain a short key as an ordinary word goes, too.)
     fn withhold_quoting_source(&mut self) {
         let Some(source) = &self.0.source else { return };
-        let identifiers = [
+        let identifiers: Vec<String> = [
             self.0.key.as_ref().map(LockKey::as_str),
             self.0.lock_id.as_ref().map(LockId::as_str),
-        ];
-        let quotes = |text: &str| {
-            let mut known = identifiers.iter().flatten();
-            known.any(|raw| raw.len() >= SHORTEST_QUOTED_IDENTIFIER && text.contains(raw))
-        };
+        ]
+        .into_iter()
+        .flatten()
+        .flat_map(|raw| [raw.to_owned(), raw.escape_debug().to_string()])
+        .collect();
+        let quotes = |text: &str| identifiers.iter().any(|raw| text.contains(raw));
         let mut link: Option<&(dyn Error + 'static)> = Some(source.as_ref());
         while let Some(error) = link {
             if quotes(&error.to_string()) || quotes(&format!("{error:?}")) {

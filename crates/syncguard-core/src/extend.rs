@@ -84,10 +84,10 @@ impl Drop for Renewal {
 
 /// Renews the lease until it is lost.
 async fn renew<B: ManagedBackend>(lease: &Lease<B>, ttl: Ttl) {
-    let ttl_left_when_due = ttl.as_duration() - ttl.as_duration() / RENEWALS_PER_TTL;
+    let left_when_due = ttl.as_duration() - ttl.as_duration() / RENEWALS_PER_TTL;
     let retry_pause = ttl.as_duration() / (RENEWALS_PER_TTL * RETRIES_PER_INTERVAL);
     loop {
-        tokio::time::sleep(lease.remaining().saturating_sub(ttl_left_when_due)).await;
+        lease.until_at_most(left_when_due).await;
         let renewed = tokio::time::timeout(lease.remaining(), lease.extend(ttl)).await;
         if !lease.is_valid() {
             return;

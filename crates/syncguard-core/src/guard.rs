@@ -1,19 +1,15 @@
-//! [`acquire`], [`Lease`] and [`LockGuard`]: a held lock, and giving it back on every path.
+//! [`acquire`] and [`LockGuard`]: a held lock, and giving it back on every path.
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 
 use crate::extend::Renewal;
-use crate::managed::{current_runtime, timed_out};
+use crate::managed::{current_runtime, granted_too_late, timed_out};
 use crate::{
-    AcquireResult, AutoExtend, ExtendResult, Fence, LockError, LockId, LockKey, ManagedBackend,
-    Operation, Policy, ReleaseResult, Ttl,
+    AcquireResult, AutoExtend, Lease, LockError, LockId, LockKey, ManagedBackend, Operation,
+    ReleaseResult, Ttl,
 };
 
 /// Takes the lock on `key` for `ttl` in a single attempt; `None` if someone else holds it.
@@ -63,204 +59,18 @@ pub(crate) async fn attempt<B: ManagedBackend>(
         AcquireResult::Locked => return Ok(None),
         AcquireResult::Acquired(grant) => grant,
     };
-    let lease = Lease(Arc::new(Held {
-        backend: backend.clone(),
-        key: key.clone(),
-        id,
-        fence: grant.fence,
-        expires_at_ms: AtomicI64::new(grant.expires_at_ms),
-        gone: AtomicBool::new(false),
-        deadline: watch::Sender::new(started.saturating_add(ttl.as_duration())),
-    }));
-    Ok(Some(LockGuard {
-        lease,
+    let guard = LockGuard {
+        lease: Lease::new(backend, key, grant, started, ttl),
         runtime,
         ttl,
         renewal: None,
         armed: true,
-    }))
-}
-
-/// How often a watcher of a lease looks up, lest a suspended machine's timers let it sleep on.
-const LONGEST_NAP: Duration = Duration::from_secs(1);
-
-/// What a holder knows about its lease, and what it can do with it.
-///
-/// Clones share one state. A `Lease` does not keep the lock: that is the [`LockGuard`]'s part, or
-/// [`lock()`](crate::lock())'s.
-pub struct Lease<B: ManagedBackend>(Arc<Held<B>>);
-
-struct Held<B: ManagedBackend> {
-    backend: B,
-    key: LockKey,
-    id: LockId,
-    fence: B::Fence,
-    expires_at_ms: AtomicI64,
-    /// Whether the store has said that this id holds nothing any more.
-    gone: AtomicBool,
-    /// The end of the lease by the policy's clock.
-    deadline: watch::Sender<Duration>,
-}
-
-impl<B: ManagedBackend<Fence = Fence>> Lease<B> {
-    /// The fencing token: pass it to the resource, and have the resource refuse smaller ones.
-    #[must_use]
-    pub fn fence(&self) -> Fence {
-        self.0.fence
+    };
+    if guard.is_valid() {
+        return Ok(Some(guard));
     }
-}
-
-impl<B: ManagedBackend> Lease<B> {
-    /// The fence of any backend, [`NoFence`](crate::NoFence) included.
-    #[must_use]
-    pub fn fence_token(&self) -> B::Fence {
-        self.0.fence
-    }
-
-    /// The id by which any process can extend and release this lock.
-    #[must_use]
-    pub fn lock_id(&self) -> &LockId {
-        &self.0.id
-    }
-
-    /// The key.
-    #[must_use]
-    pub fn key(&self) -> &LockKey {
-        &self.0.key
-    }
-
-    /// When the lease ends, in Unix milliseconds by the store's clock. For people; a program asks
-    /// for what [remains](Self::remaining).
-    #[must_use]
-    pub fn expires_at_ms(&self) -> i64 {
-        self.0.expires_at_ms.load(Ordering::Relaxed)
-    }
-
-    /// How much of the lease is left for certain; zero once none is.
-    ///
-    /// Measured by the local monotonic clock, which goes on through suspend, from before the
-    /// request left. So it errs on the safe side by one network delay.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.0
-            .deadline
-            .borrow()
-            .saturating_sub(self.policy().clock().now())
-    }
-
-    /// Whether any of the lease is left.
-    ///
-    /// A `true` can be out of date by the time it is acted on. Only a resource that checks
-    /// [fences](crate::Fence) is safe from a paused holder.
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        !self.remaining().is_zero()
-    }
-
-    /// Makes the lease last for `ttl` from now, shorter or longer than what remained.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a bad TTL, or a failure of the store.
-    ///
-    /// # Cancel safety
-    /// Safe: whether the store extended it is then unknown, and [`remaining`](Self::remaining)
-    /// counts on the shorter of the two.
-    pub async fn extend<T>(&self, ttl: T) -> Result<ExtendResult, LockError>
-    where
-        T: TryInto<Ttl>,
-        LockError: From<T::Error>,
-    {
-        let ttl = ttl.try_into()?;
-        let renewed = self
-            .policy()
-            .clock()
-            .now()
-            .saturating_add(ttl.as_duration());
-        // Should the answer never come, the store may still have shortened the lease.
-        self.0.deadline.send_if_modified(|deadline| {
-            let shortened = renewed < *deadline;
-            *deadline = renewed.min(*deadline);
-            shortened
-        });
-        let answer = self.0.backend.extend(&self.0.id, ttl).await?;
-        match answer {
-            ExtendResult::Extended { expires_at_ms } => {
-                self.0.expires_at_ms.store(expires_at_ms, Ordering::Relaxed);
-                self.0.deadline.send_replace(renewed);
-            }
-            ExtendResult::NotHeld { .. } => {
-                self.0.gone.store(true, Ordering::Relaxed);
-                self.end();
-            }
-        }
-        Ok(answer)
-    }
-
-    /// Resolves once the lease is over: at its local deadline, when the store has said that the
-    /// lock is gone, or when it was released.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use syncguard_core::acquire;
-    /// # use syncguard_memory::MemoryBackend;
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), syncguard_core::LockError> {
-    /// # let backend = MemoryBackend::default();
-    /// # async fn work() {}
-    /// let guard = acquire(&backend, "job:nightly", Duration::from_secs(60)).await?.unwrap();
-    /// tokio::select! {
-    ///     () = work() => {}
-    ///     () = guard.lost() => eprintln!("stop writing: the lock is no longer ours"),
-    /// }
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Cancel safety
-    /// Safe: it only watches.
-    pub async fn lost(&self) {
-        let mut deadline = self.0.deadline.subscribe();
-        loop {
-            let remaining = self.remaining();
-            if remaining.is_zero() {
-                return;
-            }
-            // Timers stand still while the machine is suspended; the deadline does not.
-            let nap = remaining.min(LONGEST_NAP);
-            // An error would mean that the sender is gone, which `self` keeps.
-            drop(tokio::time::timeout(nap, deadline.changed()).await);
-        }
-    }
-
-    /// Nothing of the lease is left.
-    fn end(&self) {
-        self.0.deadline.send_replace(Duration::ZERO);
-    }
-
-    /// Whether the store itself has said that the lock is gone.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.0.gone.load(Ordering::Relaxed)
-    }
-
-    fn policy(&self) -> &Policy {
-        self.0.backend.policy()
-    }
-}
-
-impl<B: ManagedBackend> Clone for Lease<B> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<B: ManagedBackend> fmt::Debug for Lease<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease")
-            .field("key", &self.0.key)
-            .field("lock_id", &self.0.id)
-            .field("fence", &self.0.fence)
-            .field("expires_at_ms", &self.expires_at_ms())
-            .field("remaining", &self.remaining())
-            .finish()
-    }
+    // Dropped, it is given back.
+    Err(granted_too_late().with_key(key).with_lock_id(&id))
 }
 
 /// A held lock. [Release](Self::release) it; dropping it releases in the background.
@@ -287,22 +97,25 @@ impl<B: ManagedBackend> LockGuard<B> {
     /// while.
     ///
     /// # Errors
-    /// A failure of the store. The release is then repeated in the background.
+    /// A failure of the store, or `Internal` outside a Tokio runtime. The release is then repeated
+    /// in the background.
     ///
     /// # Cancel safety
     /// Safe: dropped at any point, the release goes on in the background.
     pub async fn release(mut self) -> Result<ReleaseResult, LockError> {
+        // Outside a runtime nothing can be asked: `self` is dropped, and released by its own.
+        current_runtime()?;
         if let Some(renewal) = self.renewal.take() {
             renewal.stop().await;
         }
-        let answer = self.lease.0.backend.release(&self.lease.0.id).await;
+        let answer = self.lease.backend().release(self.lease.lock_id()).await;
         // Failed or not, from here on it is the backend's policy that persists.
         self.armed = false;
         self.lease.end();
-        answer.map_err(|error| error.with_key(&self.lease.0.key))
+        answer.map_err(|error| error.with_key(self.lease.key()))
     }
 
-    /// Keeps the lease alive until the guard is released or dropped.
+    /// Keeps the lease alive until the guard is released, dropped or detached.
     ///
     /// Watch [`lost`](Lease::lost) beside the work: the lease can still be lost.
     pub fn with_auto_extend(mut self, options: AutoExtend) -> Self {
@@ -364,14 +177,14 @@ impl<B: ManagedBackend> Drop for LockGuard<B> {
             if let Err(error) = dispose(&lease).await {
                 lease
                     .policy()
-                    .report_release_error(&error.with_key(&lease.0.key));
+                    .report_release_error(&error.with_key(lease.key()));
             }
         });
     }
 }
 
 async fn dispose<B: ManagedBackend>(lease: &Lease<B>) -> Result<ReleaseResult, LockError> {
-    let release = lease.0.backend.release(&lease.0.id);
+    let release = lease.backend().release(lease.lock_id());
     let Some(timeout) = lease.policy().dispose_timeout() else {
         return release.await;
     };
@@ -381,6 +194,6 @@ async fn dispose<B: ManagedBackend>(lease: &Lease<B>) -> Result<ReleaseResult, L
             Err(timed_out(timeout)
                 .with_outcome_unknown()
                 .with_operation(Operation::Release)
-                .with_lock_id(&lease.0.id))
+                .with_lock_id(lease.lock_id()))
         })
 }

@@ -52,6 +52,7 @@ mod fence;
 mod guard;
 mod hash;
 mod key;
+mod lease;
 mod lock;
 mod lock_id;
 mod lookup;
@@ -67,7 +68,7 @@ pub use tokio_util::sync::CancellationToken;
 
 pub use crate::backend::{Capabilities, LockBackend, Lookup, TimeAuthority};
 pub use crate::backoff::{Backoff, Jitter};
-pub use crate::cancel::Cancellable;
+pub use crate::cancel::{Answer, Cancellable};
 pub use crate::contract::{Clause, clauses};
 pub use crate::erased::AnyBackend;
 pub use crate::error::{ErrorCode, LockError, Operation, WaitSummary};
@@ -75,9 +76,10 @@ pub use crate::extend::AutoExtend;
 pub use crate::fence::{
     FENCE_DIGITS, FENCE_MAX, FENCE_WARN, Fence, FenceToken, NoFence, format_fence, has_fence,
 };
-pub use crate::guard::{Lease, LockGuard, acquire};
+pub use crate::guard::{LockGuard, acquire};
 pub use crate::hash::{HashId, hash_key};
 pub use crate::key::{LockKey, MAX_KEY_LENGTH_BYTES, normalize_and_validate_key};
+pub use crate::lease::Lease;
 pub use crate::lock::{
     DEFAULT_LOCK_TIMEOUT, DEFAULT_MAX_RETRIES, DEFAULT_RETRY_DELAY, LockOptions, Receipt, lock,
 };

@@ -1,5 +1,6 @@
 //! [`lock()`]: wait for a key, run a section, give the key back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -9,6 +10,7 @@ use crate::backoff::delay;
 use crate::cancel::aborted;
 use crate::error::WaitSummary;
 use crate::guard::attempt;
+use crate::managed::current_runtime;
 use crate::ttl::DEFAULT_TTL;
 use crate::{
     AutoExtend, Backoff, ErrorCode, Jitter, Lease, LockError, LockGuard, LockKey, ManagedBackend,
@@ -291,24 +293,32 @@ async fn wait_for<B: ManagedBackend>(
     options: &LockOptions,
 ) -> Result<LockGuard<B>, LockError> {
     let ttl = Ttl::new(options.ttl)?;
+    current_runtime()?;
+    let attempting = AtomicBool::new(false);
+    let contend = contend(backend, key, ttl, options, &attempting);
     let Some(token) = &options.cancellation else {
-        return contend(backend, key, ttl, options).await;
+        return contend.await;
     };
     if token.is_cancelled() {
         return Err(aborted());
     }
     tokio::select! {
         biased;
-        () = token.cancelled() => Err(aborted()),
-        guard = contend(backend, key, ttl, options) => guard,
+        () = token.cancelled() => Err(match attempting.load(Ordering::Relaxed) {
+            true => aborted().with_outcome_unknown(),
+            false => aborted(),
+        }),
+        guard = contend => guard,
     }
 }
 
+/// Tries until the options say to stop. `attempting` is set while a request may be in flight.
 async fn contend<B: ManagedBackend>(
     backend: &B,
     key: &LockKey,
     ttl: Ttl,
     options: &LockOptions,
+    attempting: &AtomicBool,
 ) -> Result<LockGuard<B>, LockError> {
     let started = Instant::now();
     // A timeout beyond what the clock can count is no timeout.
@@ -322,7 +332,10 @@ async fn contend<B: ManagedBackend>(
             attempts,
             waited: started.elapsed(),
         };
-        match timeout_at(deadline, attempt(backend, key, ttl)).await {
+        attempting.store(true, Ordering::Relaxed);
+        let answer = timeout_at(deadline, attempt(backend, key, ttl)).await;
+        attempting.store(false, Ordering::Relaxed);
+        match answer {
             Ok(Ok(Some(guard))) => return Ok(guard),
             Ok(Ok(None)) => {}
             Ok(Err(error)) => return Err(error.with_wait(wait())),

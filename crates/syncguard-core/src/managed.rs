@@ -7,9 +7,9 @@ use tokio::runtime::Handle;
 
 use crate::reclaim::Reclaim;
 use crate::{
-    AcquireResult, Capabilities, ErrorCode, ExtendResult, FENCE_WARN, FenceToken as _, LockBackend,
-    LockError, LockId, LockInfoDebug, LockKey, Lookup, ManagedBackend, Operation, Policy,
-    ReleaseResult, Ttl, hash_key,
+    AcquireResult, Capabilities, ErrorCode, ExtendResult, FENCE_WARN, Fence, FenceToken as _,
+    LockBackend, LockError, LockId, LockInfo, LockInfoDebug, LockKey, Lookup, ManagedBackend,
+    Operation, Policy, ReleaseResult, Ttl, hash_key,
 };
 
 /// Makes any [`LockBackend`] keep the promises of a [`Policy`].
@@ -17,9 +17,13 @@ use crate::{
 /// - Every operation ends by the policy's deadline, with `NetworkTimeout`.
 /// - An acquire that fails with an unknown outcome, is dropped, or is answered after its lease ran
 ///   out is *reclaimed*: released by its id in the background until the store has answered.
-/// - A release that fails or is dropped is repeated in the background likewise.
-/// - A fence above [`FENCE_WARN`] warns.
+/// - A release that fails or is dropped is repeated in the background likewise, for up to an hour.
+/// - A fence above [`FENCE_WARN`] warns, and one above [`FENCE_MAX`](crate::FENCE_MAX) is given
+///   back and is `Internal`.
 /// - Errors carry the operation, the key and the id.
+///
+/// So an id whose acquire has failed is spent: the lock that a repetition with the same id might
+/// take would be given back as well. Begin again with a fresh one, as the helpers do.
 ///
 /// Operations must be awaited inside a Tokio runtime with time enabled.
 #[derive(Debug, Clone)]
@@ -84,6 +88,26 @@ pub(crate) fn timed_out(timeout: Duration) -> LockError {
     )
 }
 
+pub(crate) fn granted_too_late() -> LockError {
+    let message = "the answer came after the lease had run out; it is given back";
+    LockError::new(ErrorCode::NetworkTimeout, message)
+        .with_operation(Operation::Acquire)
+        .with_outcome_unknown()
+}
+
+/// Refuses a fence beyond the end, and warns of one that approaches it.
+fn check(fence: Fence, key: &LockKey) -> Result<(), LockError> {
+    Fence::from_counter(fence.get())?;
+    if fence.get() > FENCE_WARN {
+        tracing::warn!(
+            key_hash = %hash_key(key.as_str()),
+            %fence,
+            "the key's fences approach their end; move to a new key or prefix"
+        );
+    }
+    Ok(())
+}
+
 pub(crate) fn current_runtime() -> Result<Handle, LockError> {
     Handle::try_current().map_err(|error| {
         LockError::new(
@@ -94,6 +118,7 @@ pub(crate) fn current_runtime() -> Result<Handle, LockError> {
     })
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<B: LockBackend> LockBackend for Managed<B> {
     type Fence = B::Fence;
 
@@ -116,22 +141,16 @@ impl<B: LockBackend> LockBackend for Managed<B> {
             // Reclaimed when `reclaim` drops.
             Err(error) if error.outcome_unknown() => {}
             Ok(AcquireResult::Acquired(_)) if reclaim.elapsed() >= ttl.as_duration() => {
-                let message = "the answer came after the lease had run out; it is given back";
-                return Err(LockError::new(ErrorCode::NetworkTimeout, message)
-                    .with_operation(Operation::Acquire)
-                    .with_outcome_unknown()
-                    .with_key(key)
-                    .with_lock_id(id));
+                return Err(granted_too_late().with_key(key).with_lock_id(id));
             }
             Ok(AcquireResult::Acquired(grant)) => {
-                reclaim.disarm();
-                if let Some(fence) = grant.fence.fence().filter(|fence| fence.get() > FENCE_WARN) {
-                    tracing::warn!(
-                        key_hash = %hash_key(key.as_str()),
-                        %fence,
-                        "the key's fences approach their end; move to a new key or prefix"
-                    );
+                if let Some(fence) = grant.fence.fence() {
+                    check(fence, key).map_err(|error| {
+                        let error = error.with_operation(Operation::Acquire);
+                        error.with_outcome_unknown().with_key(key).with_lock_id(id)
+                    })?;
                 }
+                reclaim.disarm();
             }
             Ok(AcquireResult::Locked) | Err(_) => reclaim.disarm(),
         }
@@ -169,13 +188,16 @@ impl<B: LockBackend> LockBackend for Managed<B> {
         by: Lookup<'_>,
     ) -> Result<Option<LockInfoDebug<B::Fence>>, LockError> {
         current_runtime()?;
-        let outcome = self
-            .bounded(Operation::Lookup, self.inner.lookup_raw(by))
-            .await;
-        outcome.map_err(|error| match by {
-            Lookup::Key(key) => error.with_key(key),
-            Lookup::Id(id) => error.with_lock_id(id),
-        })
+        self.bounded(Operation::Lookup, self.inner.lookup_raw(by))
+            .await
+            .map_err(|error| error.with_lookup(by))
+    }
+
+    async fn lookup(&self, by: Lookup<'_>) -> Result<Option<LockInfo<B::Fence>>, LockError> {
+        current_runtime()?;
+        self.bounded(Operation::Lookup, self.inner.lookup(by))
+            .await
+            .map_err(|error| error.with_lookup(by))
     }
 }
 

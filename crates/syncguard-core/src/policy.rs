@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
+use crate::managed::current_runtime;
 use crate::{ErrorCode, LockBackend, LockError};
 
 /// Deadline of one operation when none is given.
@@ -71,7 +72,8 @@ impl Policy {
         self
     }
 
-    /// Called with every failure of a release that no caller waits for. Default: a warning.
+    /// Called when the release of a dropped guard or at the end of [`lock()`](crate::lock()) fails,
+    /// and when its repetition in the background is given up. Default: a warning.
     ///
     /// A lock that was gone already is no failure. A panic in the handler is contained.
     #[must_use]
@@ -123,7 +125,7 @@ impl Policy {
             None => tracing::warn!(
                 code = %error.code(),
                 outcome_unknown = error.outcome_unknown(),
-                "a lock could not be released in the background; it ends with its TTL"
+                "a lock could not be given back; unless a repetition can, it ends with its TTL"
             ),
             Some(handler) => {
                 if catch_unwind(AssertUnwindSafe(|| handler(error))).is_err() {
@@ -134,6 +136,7 @@ impl Policy {
     }
 
     async fn drain(&self, timeout: Duration) -> Result<(), LockError> {
+        current_runtime()?;
         let drained = tokio::time::timeout(timeout, self.background.wait()).await;
         drained.map_err(|_| {
             LockError::new(
@@ -174,7 +177,8 @@ pub trait ManagedBackend: LockBackend {
     /// acquires. Call it before the process or its runtime ends.
     ///
     /// # Errors
-    /// `NetworkTimeout` if some were still pending after `timeout`; they go on.
+    /// `NetworkTimeout` if some were still pending after `timeout`; they go on. `Internal` outside a
+    /// Tokio runtime.
     ///
     /// # Cancel safety
     /// Dropping the future stops the waiting, not the releases.

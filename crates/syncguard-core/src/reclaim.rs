@@ -6,18 +6,22 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::{Backoff, Jitter, delay};
-use crate::managed::current_runtime;
-use crate::{ErrorCode, LockBackend, LockError, LockId, Policy, ReleaseResult, Ttl};
+use crate::managed::{current_runtime, timed_out};
+use crate::{LockBackend, LockError, LockId, Operation, Policy, ReleaseResult, Ttl};
 
-/// For how long after the first `NotHeld` an abandoned acquire may still arrive at the store: it
-/// can have been overtaken by its own release on another connection.
+/// For how long, at the least, an abandoned acquire may still arrive at the store after the first
+/// `NotHeld`: it can have been overtaken by its own release on another connection. Where operations
+/// are given more time than this, so are stragglers.
 const STRAGGLER_WINDOW: Duration = Duration::from_secs(1);
 
-/// How long a release is repeated when the TTL of its lock is not known.
-const RELEASE_PERSISTENCE: Duration = Duration::from_secs(60);
+/// How long a release is repeated: the TTL of its lock is not known here.
+const RELEASE_PERSISTENCE: Duration = Duration::from_secs(60 * 60);
 
 const FIRST_DELAY: Duration = Duration::from_millis(25);
+
+/// The longest delay while the store has not been away for long; then a part of that time.
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
+const DELAYS_PER_TIME_AWAY: u32 = 20;
 
 /// While armed, dropping it releases the lock id in the background.
 ///
@@ -48,12 +52,13 @@ impl<B: LockBackend> Reclaim<B> {
     ) -> Result<Self, LockError> {
         // The lock can be granted no later than the deadline, and then lives for its TTL.
         let persistence = policy.operation_timeout().saturating_add(ttl.as_duration());
+        let stragglers = STRAGGLER_WINDOW.max(policy.operation_timeout());
         Self::arm(
             backend,
             policy,
             id,
             persistence,
-            STRAGGLER_WINDOW.min(ttl.as_duration()),
+            stragglers.min(ttl.as_duration()),
         )
     }
 
@@ -111,30 +116,37 @@ impl<B: LockBackend> Job<B> {
         let started = Instant::now();
         let mut first_not_held = None;
         for attempt in 0.. {
-            let call = self.backend.release(&self.id);
-            let failure = match timeout(self.policy.operation_timeout(), call).await {
-                Ok(Ok(ReleaseResult::Released)) => return,
-                Ok(Ok(ReleaseResult::NotHeld { .. })) => {
+            let failure = match self.release().await {
+                Ok(ReleaseResult::Released) => return,
+                Ok(ReleaseResult::NotHeld { .. }) => {
                     let since = *first_not_held.get_or_insert_with(Instant::now);
                     if since.elapsed() >= self.straggler_window {
                         return;
                     }
                     None
                 }
-                Ok(Err(error)) => Some(error.code()),
-                Err(_) => Some(ErrorCode::NetworkTimeout),
+                Err(error) => Some(error),
             };
-            if started.elapsed() >= self.persistence {
-                if let Some(code) = failure {
-                    tracing::warn!(
-                        %code,
-                        "a lock of unknown outcome could not be given back; it ends with its TTL"
-                    );
+            let spent = started.elapsed();
+            let hopeless = |error: &LockError| !error.is_retryable() && !error.outcome_unknown();
+            if spent >= self.persistence || failure.as_ref().is_some_and(hopeless) {
+                if let Some(error) = failure {
+                    self.policy
+                        .report_release_error(&error.with_lock_id(&self.id));
                 }
                 return;
             }
             let pause = delay(Backoff::Exponential, Jitter::Equal, FIRST_DELAY, attempt);
-            sleep(pause.min(LONGEST_DELAY)).await;
+            sleep(pause.min(LONGEST_DELAY.max(spent / DELAYS_PER_TIME_AWAY))).await;
         }
+    }
+
+    async fn release(&self) -> Result<ReleaseResult, LockError> {
+        let limit = self.policy.operation_timeout();
+        let call = timeout(limit, self.backend.release(&self.id));
+        let answer = call
+            .await
+            .unwrap_or_else(|_| Err(timed_out(limit).with_outcome_unknown()));
+        answer.map_err(|error| error.with_operation(Operation::Release))
     }
 }

@@ -194,6 +194,19 @@ async fn released_while_a_renewal_is_in_flight_the_key_is_free_and_the_renewal_g
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_shortened_by_hand_is_renewed_in_time() {
+    let faulty = FaultyStore::default();
+    let backend = faulty.managed_with(paused_policy());
+    let receipt = lock(&backend, "k", options(), async |lease| {
+        tokio::time::sleep(INTERVAL / 5).await;
+        let shortened = lease.extend(Duration::from_secs(2)).await.unwrap();
+        assert!(shortened.expires_at_ms().is_some());
+        tokio::time::sleep(TTL * 2).await;
+    });
+    assert!(!receipt.await.unwrap().overran());
+}
+
+#[tokio::test(start_paused = true)]
 async fn max_hold_ends_the_renewals_and_so_the_lease() {
     let faulty = FaultyStore::default();
     let backend = faulty.managed_with(paused_policy());

@@ -158,6 +158,102 @@ async fn a_drain_that_gives_up_does_not_blind_another() {
 }
 
 #[test]
+fn released_outside_any_runtime_it_says_so_and_is_released_by_the_one_that_took_it() {
+    let store = MemoryStore::new();
+    let backend = MemoryBackend::new(store.clone());
+    let runtime = runtime(2);
+    let guard = runtime.block_on(take(&backend));
+    let outside = std::thread::spawn(move || {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match Future::poll(std::pin::pin!(guard.release()), &mut context) {
+            std::task::Poll::Ready(answer) => answer,
+            std::task::Poll::Pending => panic!("it waits for a runtime"),
+        }
+    });
+    let error = outside.join().unwrap().unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Internal);
+    runtime.block_on(until_free(&store, "k"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extend_that_is_answered_after_the_release_brings_nothing_back() {
+    let faulty = FaultyStore::default();
+    let backend = faulty.managed();
+    for explicit in [true, false] {
+        let guard = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+        let lease = guard.lease();
+        faulty.plan(
+            Operation::Extend,
+            [Fault::DelayReply(Duration::from_secs(2))],
+        );
+        let extending = tokio::spawn({
+            let lease = guard.lease();
+            async move { lease.extend(MINUTE * 10).await }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if explicit {
+            assert!(guard.release().await.unwrap().is_released());
+        } else {
+            drop(guard);
+        }
+        assert!(extending.await.unwrap().unwrap().expires_at_ms().is_some());
+        assert!(!lease.is_valid());
+        lease.lost().await;
+        backend.drain(MINUTE).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn extends_of_one_lease_take_turns_so_that_the_last_one_counts() {
+    let faulty = FaultyStore::default();
+    let backend = faulty.managed();
+    let guard = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+    // The long one is at the store first and answered last, were they made at once.
+    faulty.plan(
+        Operation::Extend,
+        [Fault::DelayReply(Duration::from_secs(2))],
+    );
+    let (long, short) = tokio::join!(
+        guard.extend(MINUTE * 10),
+        guard.extend(Duration::from_secs(20)),
+    );
+    assert!(long.is_ok() && short.is_ok());
+    assert!(
+        guard.remaining() <= Duration::from_secs(20),
+        "{:?}",
+        guard.remaining()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extend_that_was_refused_for_certain_shortens_nothing() {
+    let faulty = FaultyStore::default();
+    let refused = Fault::Refuse(ErrorCode::ServiceUnavailable);
+    faulty.plan(Operation::Extend, [refused]);
+    let backend = faulty.managed();
+    let guard = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+    assert!(guard.extend(Duration::from_secs(2)).await.is_err());
+    assert!(guard.remaining() > MINUTE / 2);
+}
+
+#[test]
+fn outside_a_runtime_lock_and_drain_fail_with_a_typed_error_too() {
+    let backend = MemoryBackend::default();
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let options = syncguard_core::LockOptions::new();
+    let locking = std::pin::pin!(syncguard_core::lock(&backend, "k", options, async |_| ()));
+    let std::task::Poll::Ready(Err(error)) = Future::poll(locking, &mut context) else {
+        panic!("it waits for a runtime");
+    };
+    assert_eq!(error.code(), ErrorCode::Internal);
+    let draining = std::pin::pin!(backend.drain(MINUTE));
+    let std::task::Poll::Ready(Err(error)) = Future::poll(draining, &mut context) else {
+        panic!("it waits for a runtime");
+    };
+    assert_eq!(error.code(), ErrorCode::Internal);
+}
+
+#[test]
 fn dropped_outside_any_runtime_it_is_released_by_the_one_that_took_it() {
     let store = MemoryStore::new();
     let backend = MemoryBackend::new(store.clone());
@@ -237,7 +333,10 @@ async fn failures_of_a_dropped_guards_release_reach_the_handler_and_a_panic_in_i
             panic!("a handler's own mistake");
         }
     });
-    faulty.plan(Operation::Release, [Fault::Refuse(ErrorCode::AuthFailed)]);
+    faulty.plan(
+        Operation::Release,
+        [Fault::Refuse(ErrorCode::ServiceUnavailable)],
+    );
     let backend = faulty.managed_with(policy);
     drop(acquire(&backend, "k", MINUTE).await.unwrap().unwrap());
     backend.drain(MINUTE).await.unwrap();
@@ -247,7 +346,7 @@ async fn failures_of_a_dropped_guards_release_reach_the_handler_and_a_panic_in_i
     };
     assert_eq!(
         (error.code(), error.operation()),
-        (ErrorCode::AuthFailed, Some(Operation::Release))
+        (ErrorCode::ServiceUnavailable, Some(Operation::Release))
     );
     assert_eq!(error.key().unwrap().as_str(), "k");
     until_free(&faulty.store, "k").await;
@@ -333,6 +432,16 @@ async fn one_combinator_cancels_every_operation() {
         assert_eq!(error.code(), ErrorCode::Aborted);
         assert!(error.outcome_unknown());
     }
+    // A read has no outcome to be unsure of.
+    faulty.plan(Operation::IsLocked, [Fault::Hang]);
+    let token = CancellationToken::new();
+    let (asked, ()) = tokio::join!(
+        syncguard_core::is_locked(&backend, "k").cancelled_by(&token),
+        async { token.cancel() },
+    );
+    let error = asked.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Aborted);
+    assert!(!error.outcome_unknown());
     // Cancelled already: no call is made.
     let before = faulty.calls(Operation::IsLocked);
     let asked = syncguard_core::is_locked(&backend, "k")

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use common::{Fault, FaultyStore};
 use syncguard_core::{
-    AcquireResult, AnyBackend, ErrorCode, FENCE_WARN, Fence, Grant, LockError, LockId, LockKey,
-    LockOptions, Lookup, ManagedBackend as _, Operation, Policy, acquire, get_by_id, get_by_id_raw,
-    get_by_key, get_by_key_raw, hash_key, lock,
+    AcquireResult, AnyBackend, AutoExtend, Cancellable as _, CancellationToken, ErrorCode,
+    FENCE_WARN, Fence, Grant, Lease, LockError, LockId, LockKey, LockOptions, Lookup,
+    ManagedBackend as _, Operation, Policy, acquire, get_by_id, get_by_id_raw, get_by_key,
+    get_by_key_raw, hash_key, lock, release,
 };
 use syncguard_memory::{ManualClock, MemoryStore};
 use tracing_subscriber::fmt::MakeWriter;
@@ -168,6 +169,67 @@ async fn raw_identifiers_are_shown_nowhere() {
         .unwrap_err();
     ids.extend(error.lock_id());
     shown.see_error(&error);
+    // Lost, aborted, timed out, given back too late; and a driver that quotes what it was given.
+    let cancelled = CancellationToken::new();
+    cancelled.cancel();
+    shown.see_error(
+        &acquire(&backend, SECRET, MINUTE)
+            .cancelled_by(&cancelled)
+            .await
+            .unwrap_err(),
+    );
+    let hasty = faulty.managed_with(Policy::new().with_operation_timeout(Duration::from_millis(1)));
+    faulty.plan(Operation::Acquire, [Fault::Hang]);
+    let error = acquire(&hasty, SECRET, MINUTE).await.unwrap_err();
+    ids.extend(error.lock_id());
+    shown.see_error(&error);
+    faulty.plan(
+        Operation::Acquire,
+        [Fault::DelayReply(Duration::from_millis(20))],
+    );
+    let other = format!("{SECRET}:other");
+    let error = acquire(&backend, &other, Duration::from_millis(5))
+        .await
+        .unwrap_err();
+    ids.extend(error.lock_id());
+    shown.see_error(&error);
+    let kept = LockOptions::new()
+        .with_ttl(Duration::from_millis(60))
+        .with_auto_extend(AutoExtend::new());
+    let third = format!("{SECRET}:third");
+    let section = async |lease: Lease<_>| {
+        assert!(
+            release(&backend, lease.lock_id())
+                .await
+                .unwrap()
+                .is_released()
+        );
+        std::future::pending::<()>().await;
+    };
+    let error = lock(&backend, &third, kept, section).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::LockLost);
+    ids.extend(error.lock_id());
+    shown.see_error(&error);
+    faulty.plan(
+        Operation::Release,
+        [Fault::Refuse(ErrorCode::AuthFailed); 2],
+    );
+    let receipt = lock(&backend, &third, LockOptions::new(), async |_| ())
+        .await
+        .unwrap();
+    assert!(receipt.release_error().is_some());
+    shown.see(&receipt);
+    backend.drain(MINUTE).await.unwrap();
+    for quoted in [SECRET.to_owned(), format!("{:?}", "\"eve@example.com\n")] {
+        let driver = std::io::Error::other(format!("duplicate of {quoted}"));
+        let key = LockKey::new(if quoted == SECRET {
+            SECRET
+        } else {
+            "\"eve@example.com\n"
+        });
+        let error = LockError::new(ErrorCode::Internal, "refused").with_source(driver);
+        shown.see_error(&error.with_key(&key.unwrap()));
+    }
     for malformed in ["", "customer:eve@example.com\0", "too short"] {
         shown.see(LockId::parse(malformed).unwrap_err());
         shown.see(LockKey::new(&format!("{malformed}\0")).unwrap_err());
@@ -187,7 +249,7 @@ async fn raw_identifiers_are_shown_nowhere() {
         "log lines were captured"
     );
     assert!(
-        text.contains("could not be released in the background"),
+        text.contains("a lock could not be given back"),
         "log lines were captured"
     );
     assert!(

@@ -260,6 +260,7 @@ async fn cancelled_during_a_long_back_off_it_returns_at_once() {
     token.cancel();
     let error = waiting.await.unwrap().unwrap_err();
     assert_eq!(error.code(), ErrorCode::Aborted);
+    assert!(!error.outcome_unknown());
     assert!(cancelled.elapsed() < Duration::from_millis(20));
 }
 
@@ -279,7 +280,9 @@ async fn cancelled_during_an_attempt_it_returns_at_once_and_keeps_nothing() {
         Instant::now()
     };
     let (outcome, cancelled) = tokio::join!(attempt, canceller);
-    assert_eq!(outcome.unwrap_err().code(), ErrorCode::Aborted);
+    let error = outcome.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Aborted);
+    assert!(error.outcome_unknown());
     assert!(cancelled.elapsed() < Duration::from_millis(50));
     until_free(&faulty.store, "k").await;
 }

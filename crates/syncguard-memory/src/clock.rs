@@ -18,10 +18,12 @@ impl ManualClock {
         Self(Arc::new(AtomicI64::new(system_now_ms())))
     }
 
-    /// Moves the clock forward, by whole milliseconds.
+    /// Moves the clock forward, by whole milliseconds, to the end of time at the most.
     pub fn advance(&self, by: Duration) {
         let by = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
-        self.0.fetch_add(by, Ordering::SeqCst);
+        self.0.update(Ordering::SeqCst, Ordering::SeqCst, |now| {
+            now.saturating_add(by)
+        });
     }
 
     /// What it shows: Unix milliseconds.

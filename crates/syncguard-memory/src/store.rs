@@ -144,7 +144,6 @@ impl LockBackend for MemoryStore {
                     AcquireResult::Locked
                 });
             }
-            state.holders.remove(&held.id);
         }
         let counter = state
             .fence_counters
@@ -153,15 +152,18 @@ impl LockBackend for MemoryStore {
             .unwrap_or(0)
             .saturating_add(1);
         let fence = Fence::from_counter(counter)?;
+        // Nothing fails from here on.
         state.fence_counters.insert(key.clone(), counter);
-        let expires_at_ms = now_ms + ttl.as_millis();
+        let expires_at_ms = now_ms.saturating_add(ttl.as_millis());
         let held = Held {
             id: *id,
             expires_at_ms,
             acquired_at_ms: now_ms,
             fence,
         };
-        state.locks.insert(key.clone(), held);
+        if let Some(expired) = state.locks.insert(key.clone(), held) {
+            state.holders.remove(&expired.id);
+        }
         state.holders.insert(*id, key.clone());
         Ok(AcquireResult::Acquired(held.grant()))
     }
@@ -187,7 +189,7 @@ impl LockBackend for MemoryStore {
         let now_ms = self.clock.now_ms();
         match state.held_by(id, now_ms) {
             Ok((_, held)) => {
-                held.expires_at_ms = now_ms + ttl.as_millis();
+                held.expires_at_ms = now_ms.saturating_add(ttl.as_millis());
                 Ok(ExtendResult::Extended {
                     expires_at_ms: held.expires_at_ms,
                 })
