@@ -135,15 +135,13 @@ impl LockBackend for MemoryStore {
     ) -> Result<AcquireResult, LockError> {
         let mut state = self.lock();
         let now_ms = self.clock.now_ms();
-        if let Some(held) = state.locks.get(key).copied() {
-            if held.is_live(now_ms) {
-                let ours = held.id == *id;
-                return Ok(if ours {
-                    AcquireResult::Acquired(held.grant())
-                } else {
-                    AcquireResult::Locked
-                });
-            }
+        if let Some(held) = state.locks.get(key).filter(|held| held.is_live(now_ms)) {
+            let ours = held.id == *id;
+            return Ok(if ours {
+                AcquireResult::Acquired(held.grant())
+            } else {
+                AcquireResult::Locked
+            });
         }
         let counter = state
             .fence_counters

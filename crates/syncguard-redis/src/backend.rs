@@ -92,12 +92,14 @@ impl LockBackend for RedisStore {
             .clients
             .run(id.as_str(), &RELEASE, keys, arguments)
             .await?;
-        Ok(match script::released(&answer)? {
-            Ok(()) => ReleaseResult::Released,
-            Err(reason) => ReleaseResult::NotHeld {
-                reason: Some(reason),
+        Ok(
+            match script::released(&answer, self.clients.are_clustered())? {
+                Ok(()) => ReleaseResult::Released,
+                Err(reason) => ReleaseResult::NotHeld {
+                    reason: Some(reason),
+                },
             },
-        })
+        )
     }
 
     async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
@@ -107,12 +109,14 @@ impl LockBackend for RedisStore {
             .clients
             .run(id.as_str(), &EXTEND, keys, arguments)
             .await?;
-        Ok(match script::extended(&answer)? {
-            Ok(expires_at_ms) => ExtendResult::Extended { expires_at_ms },
-            Err(reason) => ExtendResult::NotHeld {
-                reason: Some(reason),
+        Ok(
+            match script::extended(&answer, self.clients.are_clustered())? {
+                Ok(expires_at_ms) => ExtendResult::Extended { expires_at_ms },
+                Err(reason) => ExtendResult::NotHeld {
+                    reason: Some(reason),
+                },
             },
-        })
+        )
     }
 
     async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {

@@ -69,6 +69,10 @@ impl Clients {
         self.0.clients.len()
     }
 
+    pub(crate) fn are_clustered(&self) -> bool {
+        self.0.clients.iter().any(Client::is_clustered)
+    }
+
     pub(crate) fn timeout(&self) -> Duration {
         self.0.options.timeout.unwrap_or_default()
     }

@@ -59,6 +59,7 @@ impl RedisStore {
             cleanup_in_is_locked,
         } = options;
         let names = Names::new(&prefix).map_err(during_setup)?;
+        require_time(timeout)?;
         let config = parse(url).map_err(during_setup)?;
         require_one_slot(&names, config.server.is_clustered())?;
         let client = build(config, timeout)?;
@@ -107,6 +108,7 @@ impl RedisStore {
             cleanup_in_is_locked,
         } = options;
         let names = Names::new(&prefix).map_err(during_setup)?;
+        require_time(timeout)?;
         require_one_slot(&names, clients.iter().any(Client::is_clustered))?;
         let clients = Clients::new(clients, None, slot(&names), timeout);
         Ok(Self::from_parts(clients, names, cleanup_in_is_locked))
@@ -122,6 +124,15 @@ impl RedisStore {
     pub async fn close(&self) {
         self.clients().close().await;
     }
+}
+
+/// To the driver no time would be all the time in the world.
+fn require_time(timeout: Duration) -> Result<(), LockError> {
+    if timeout.is_zero() {
+        let error = LockError::invalid_argument("the timeout of the Redis client is zero");
+        return Err(during_setup(error));
+    }
+    Ok(())
 }
 
 fn parse(url: &str) -> Result<Config, LockError> {

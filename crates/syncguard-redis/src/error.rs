@@ -103,6 +103,10 @@ fn classify_reply(code: &str, details: &str) -> Verdict {
         _ if details.contains("max number of clients") => {
             (ErrorCode::RateLimited, "Redis has reached its maxclients")
         }
+        _ if details.contains("without any password configured") => (
+            ErrorCode::AuthFailed,
+            "Redis has no password, but one was sent",
+        ),
         _ if details.contains("not an integer") => (
             ErrorCode::InvalidArgument,
             "the key's fence counter is no integer; it was left as it is",
@@ -269,6 +273,11 @@ mod tests {
                 "NOSCRIPT No matching script. Please use EVAL.",
             ),
             (AuthFailed, "NOAUTH Authentication required."),
+            (
+                AuthFailed,
+                "ERR AUTH <password> called without any password configured for the default user. \
+                 Are you sure your configuration is correct?",
+            ),
             (
                 AuthFailed,
                 "WRONGPASS invalid username-password pair or user is disabled.",

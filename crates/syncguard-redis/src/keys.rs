@@ -29,6 +29,12 @@ impl Names {
                  fence counters of another prefix",
             ));
         }
+        if prefix.rsplit(':').next() == Some("id") {
+            return Err(LockError::invalid_argument(
+                "the prefix is or ends in the segment `id`: its locks could overwrite the indexes \
+                 of another prefix",
+            ));
+        }
         // Any key shows whether the shortened form fits; a key that long is always shortened.
         make_storage_key(prefix, &"x".repeat(LIMIT), LIMIT, RESERVE)?;
         let locks = make_storage_key(prefix, "", usize::MAX, 0)?;
@@ -163,10 +169,21 @@ mod tests {
             "fence:p",
             "p:fence:q",
             "defence",
+            "id",
+            "p:id",
+            "p:id:",
         ] {
             assert!(Names::new(prefix).is_err(), "{prefix}");
         }
-        for prefix in ["", "fences", "{p}", "p:q", &"x".repeat(951)] {
+        for prefix in [
+            "",
+            "fences",
+            "{p}",
+            "p:q",
+            "id:p",
+            "valid",
+            &"x".repeat(951),
+        ] {
             Names::new(prefix).unwrap();
         }
         assert!(Names::new(&"x".repeat(952)).is_err());

@@ -41,14 +41,15 @@ impl RedisOptions {
     /// Prefix of all names in Redis, without the colon that follows it. Default: `syncguard`.
     ///
     /// On a cluster it needs a hash tag, as in `{syncguard}`. It may neither contain `fence:` nor
-    /// end in `fence`: another prefix's fence counters could be taken for its locks.
+    /// end in `fence`, nor be or end in the segment `id`: another prefix's fence counters and
+    /// indexes could be taken for its locks.
     #[must_use]
     pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Bounds connecting, and each command. Default: 5 s.
+    /// Bounds connecting, and each command. Not zero. Default: 5 s.
     ///
     /// A command that could not be sent by then never is, whoever waits for it. The deadline of
     /// an operation is the policy's of [`Managed`](syncguard_core::Managed), if that is shorter.

@@ -77,25 +77,38 @@ pub(crate) fn acquired(answer: Value) -> Result<Acquired, LockError> {
 }
 
 /// What `release.lua` answers.
-pub(crate) fn released(answer: &Value) -> Result<Result<(), FailureReason>, LockError> {
+pub(crate) fn released(
+    answer: &Value,
+    clustered: bool,
+) -> Result<Result<(), FailureReason>, LockError> {
     match answer {
         Value::Integer(1) => Ok(Ok(())),
-        other => not_held(other).map(Err),
+        other => not_held(other, clustered).map(Err),
     }
 }
 
 /// What `extend.lua` answers: the new expiry.
-pub(crate) fn extended(answer: &Value) -> Result<Result<i64, FailureReason>, LockError> {
+pub(crate) fn extended(
+    answer: &Value,
+    clustered: bool,
+) -> Result<Result<i64, FailureReason>, LockError> {
     if let Value::Array(fields) = answer
         && let [Value::Integer(1), Value::Integer(expires_at_ms)] = fields.as_slice()
     {
         return Ok(Ok(*expires_at_ms));
     }
-    not_held(answer).map(Err)
+    not_held(answer, clustered).map(Err)
 }
 
-fn not_held(answer: &Value) -> Result<FailureReason, LockError> {
+fn not_held(answer: &Value, clustered: bool) -> Result<FailureReason, LockError> {
     match answer {
+        // Keys move one by one when a cluster's slot does: the lock may be where the index was.
+        Value::Integer(-5) if clustered => Err(LockError::new(
+            ErrorCode::ServiceUnavailable,
+            "the lock's index and the lock are apart; its slot may be moving",
+        )
+        .with_outcome_unknown()),
+        Value::Integer(-5) => Ok(FailureReason::NotFound),
         Value::Integer(0 | -1) => Ok(FailureReason::NotFound),
         Value::Integer(-2) => Ok(FailureReason::Expired),
         Value::Integer(-3) => Err(not_a_lock()),
@@ -147,14 +160,34 @@ mod tests {
         ];
         for answer in strange {
             assert!(
-                released(&answer).unwrap_err().outcome_unknown(),
+                released(&answer, false).unwrap_err().outcome_unknown(),
                 "{answer:?}"
             );
             assert!(
-                extended(&answer).unwrap_err().outcome_unknown(),
+                extended(&answer, true).unwrap_err().outcome_unknown(),
                 "{answer:?}"
             );
             assert!(acquired(answer).unwrap_err().outcome_unknown());
+        }
+    }
+
+    #[test]
+    fn an_index_that_leads_to_nothing_is_not_held_unless_a_slot_may_be_moving() {
+        let answer = Value::Integer(-5);
+        assert_eq!(
+            released(&answer, false).unwrap(),
+            Err(FailureReason::NotFound)
+        );
+        assert_eq!(
+            extended(&answer, false).unwrap(),
+            Err(FailureReason::NotFound)
+        );
+        let moving = [
+            released(&answer, true).unwrap_err(),
+            extended(&answer, true).unwrap_err(),
+        ];
+        for error in moving {
+            assert!(error.is_retryable() && error.outcome_unknown(), "{error}");
         }
     }
 

@@ -10,20 +10,18 @@ local time = redis.call('TIME')
 local former
 if value then
   local id, expires = string.match(value, BEGINNING)
-  local fence
-  if id and string.sub(value, -2) == END then
-    fence = string.sub(value, -17, -3)
-  else
+  if not id or string.sub(value, -2) ~= END then
     local lock = decode(value)
     if not lock then
       return -3
     end
-    id, expires, fence = lock.lockId, lock.expiresAtMs, lock.fence
+    id, expires = lock.lockId, lock.expiresAtMs
   end
   -- Whole milliseconds on the left: the fraction on the right changes nothing.
   if expires + TOLERANCE_MS > time[1] * 1000 + time[2] / 1000 then
     if id == ARGV[1] then
-      return {1, fence, tonumber(expires)} -- delivered twice: the same grant
+      local lock = decode(value) -- delivered twice: the same grant
+      return lock and {1, lock.fence, lock.expiresAtMs} or -3
     end
     return 0
   end

@@ -3,12 +3,15 @@
 -- KEYS: the index of the id
 -- ARGV: lock id, TTL in ms
 -- Answers {1, expiry}; 0 where another id holds the key; -1 where there is no such lock; -2 where
--- it had expired; -3 where the value is no lock.
+-- it had expired; -3 where the value is no lock; -5 where the index leads to nothing.
 
 local key = redis.call('GET', KEYS[1])
-local value = key and redis.call('GET', key)
-if not value then
+if not key then
   return -1
+end
+local value = redis.call('GET', key)
+if not value then
+  return -5
 end
 local lock
 local id, expires = string.match(value, BEGINNING)

@@ -66,6 +66,21 @@ async fn wrong_credentials_are_auth_failed_and_in_no_text() {
 }
 
 #[tokio::test]
+async fn a_password_that_nobody_asked_for_is_auth_failed() {
+    let server = RedisServer::start().unwrap();
+    let url = with_user(&server, "", WRONG);
+    assert_auth_failed(&RedisStore::connect(&url).await.unwrap_err());
+}
+
+#[tokio::test]
+async fn no_time_at_all_is_refused() {
+    let server = RedisServer::start().unwrap();
+    let options = RedisOptions::new().with_timeout(Duration::ZERO);
+    let error = RedisStore::connect_with(&server.url(), options).await;
+    assert_eq!(error.unwrap_err().code(), ErrorCode::InvalidArgument);
+}
+
+#[tokio::test]
 async fn a_missing_right_is_auth_failed_and_the_documented_ones_suffice() {
     let server = RedisServer::start_with(&["--requirepass", PASSWORD]).unwrap();
     let admin = Raw::connect(&with_user(&server, "", PASSWORD)).await;

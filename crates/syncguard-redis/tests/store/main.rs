@@ -8,3 +8,4 @@ mod keys;
 mod outages;
 mod stored;
 mod unknown_outcomes;
+mod waiting;
