@@ -11,9 +11,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use syncguard_core::{
-    AnyBackend, AutoExtend, CancellationToken, Fence, Lease, LockError, LockGuard, acquire,
-};
+use syncguard_core::{AnyBackend, AutoExtend, CancellationToken, Fence, Lease, LockError, acquire};
 use syncguard_examples::connect;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -39,7 +37,15 @@ async fn stand(
                     () = stop.cancelled() => End::Resigned,
                 };
                 println!("{candidate}: {end:?}");
-                leave(guard, end).await;
+                if end == End::Died {
+                    // What a process leaves behind: a lease that nobody renews or releases.
+                    let _forgotten = guard.detach();
+                    return Ok(());
+                }
+                if let Err(error) = guard.release().await {
+                    // It is repeated in the background, and the TTL frees the key at the latest.
+                    eprintln!("{candidate}: {error}");
+                }
             }
             Ok(None) => {}
             Err(error) if error.is_retryable() => eprintln!("{candidate}: {error}"),
@@ -60,16 +66,6 @@ enum End {
     Resigned,
     Deposed,
     Died,
-}
-
-async fn leave(guard: LockGuard<AnyBackend>, end: End) {
-    if end == End::Died {
-        // What a dead process leaves behind: a lease that nobody renews or releases.
-        let _forgotten = guard.detach();
-    } else if let Err(error) = guard.release().await {
-        // It is repeated in the background, and the TTL frees the key at the latest.
-        eprintln!("{error}");
-    }
 }
 
 /// The terms there were: who led, and under which fence.
