@@ -22,6 +22,7 @@ guides! {
     Concepts: "../../docs/concepts.md",
     Errors: "../../docs/errors.md",
     Fencing: "../../docs/fencing.md",
+    GettingStarted: "../../docs/getting-started.md",
     Retry: "../../docs/retry-and-cancellation.md",
     Testing: "../../docs/testing.md",
     Ttl: "../../docs/ttl-and-auto-extension.md",

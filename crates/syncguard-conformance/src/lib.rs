@@ -116,3 +116,7 @@ pub use crate::report::{CaseReport, Report, Status};
 pub use crate::run::{DEFAULT_CASE_TIMEOUT, DEFAULT_CONCURRENCY, RunOptions, run};
 #[doc(hidden)]
 pub use crate::suite::__run_test;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

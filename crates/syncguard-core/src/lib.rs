@@ -95,3 +95,7 @@ pub use crate::policy::{DEFAULT_OPERATION_TIMEOUT, ManagedBackend, Policy};
 pub use crate::storage_key::{make_fence_key, make_hashed_storage_key, make_storage_key};
 pub use crate::time::{TIME_TOLERANCE_MS, is_live, redis_server_time_ms};
 pub use crate::ttl::{DEFAULT_TTL, Ttl};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

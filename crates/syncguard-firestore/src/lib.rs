@@ -81,3 +81,7 @@ pub use crate::options::{
 
 /// A [`FirestoreStore`] with the policy of [`Managed`]: what callers hold.
 pub type FirestoreBackend = Managed<FirestoreStore>;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

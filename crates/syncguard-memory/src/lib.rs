@@ -36,3 +36,7 @@ pub use crate::store::MemoryStore;
 ///
 /// `MemoryBackend::default()` is a new, empty store; its clones share it.
 pub type MemoryBackend = Managed<MemoryStore>;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

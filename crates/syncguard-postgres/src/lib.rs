@@ -69,3 +69,7 @@ pub use crate::options::PostgresOptions;
 
 /// A [`PostgresStore`] with the policy of [`Managed`]: what callers hold.
 pub type PostgresBackend = Managed<PostgresStore>;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

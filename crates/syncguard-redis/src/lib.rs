@@ -67,3 +67,7 @@ pub use crate::options::{DEFAULT_PREFIX, DEFAULT_TIMEOUT, RedisOptions};
 
 /// A [`RedisStore`] with the policy of [`Managed`]: what callers hold.
 pub type RedisBackend = Managed<RedisStore>;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -96,3 +96,7 @@ mod trace;
 pub use crate::backend::{Telemetry, with_telemetry};
 pub use crate::event::{EventReason, EventResult, EventType, LockEvent};
 pub use crate::options::{DEFAULT_QUEUE_CAPACITY, TelemetryOptions};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
