@@ -117,6 +117,18 @@ pub use crate::run::{DEFAULT_CASE_TIMEOUT, DEFAULT_CONCURRENCY, RunOptions, run}
 #[doc(hidden)]
 pub use crate::suite::__run_test;
 
+// What callers hold goes from thread to thread, and into futures that do.
+const _: () = {
+    const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
+    shared::<CaseInfo>();
+    shared::<CaseReport>();
+    shared::<Failure>();
+    shared::<Outcome>();
+    shared::<Report>();
+    shared::<RunOptions>();
+    shared::<Status>();
+};
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

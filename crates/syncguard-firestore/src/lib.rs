@@ -82,6 +82,14 @@ pub use crate::options::{
 /// A [`FirestoreStore`] with the policy of [`Managed`]: what callers hold.
 pub type FirestoreBackend = Managed<FirestoreStore>;
 
+// What callers hold goes from thread to thread, and into futures that do.
+const _: () = {
+    const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
+    shared::<FirestoreBackend>();
+    shared::<FirestoreStore>();
+    shared::<FirestoreOptions>();
+};
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

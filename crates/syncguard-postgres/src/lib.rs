@@ -70,6 +70,14 @@ pub use crate::options::PostgresOptions;
 /// A [`PostgresStore`] with the policy of [`Managed`]: what callers hold.
 pub type PostgresBackend = Managed<PostgresStore>;
 
+// What callers hold goes from thread to thread, and into futures that do.
+const _: () = {
+    const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
+    shared::<PostgresBackend>();
+    shared::<PostgresStore>();
+    shared::<PostgresOptions>();
+};
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -68,6 +68,14 @@ pub use crate::options::{DEFAULT_PREFIX, DEFAULT_TIMEOUT, RedisOptions};
 /// A [`RedisStore`] with the policy of [`Managed`]: what callers hold.
 pub type RedisBackend = Managed<RedisStore>;
 
+// What callers hold goes from thread to thread, and into futures that do.
+const _: () = {
+    const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
+    shared::<RedisBackend>();
+    shared::<RedisStore>();
+    shared::<RedisOptions>();
+};
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -97,6 +97,19 @@ pub use crate::backend::{Telemetry, with_telemetry};
 pub use crate::event::{EventReason, EventResult, EventType, LockEvent};
 pub use crate::options::{DEFAULT_QUEUE_CAPACITY, TelemetryOptions};
 
+// What callers hold goes from thread to thread, and into futures that do.
+const _: () = {
+    const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
+    const fn sent<T: Send + Unpin + std::fmt::Debug>() {}
+    shared::<Telemetry<syncguard_core::AnyBackend>>();
+    shared::<LockEvent>();
+    shared::<EventReason>();
+    shared::<EventResult>();
+    shared::<EventType>();
+    // Its callback is called from one thread, and need not be `Sync`.
+    sent::<TelemetryOptions>();
+};
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
