@@ -47,9 +47,7 @@ async fn all_fail_in_time(backend: &FirestoreBackend) {
             );
         });
     }
-    for attempt in attempts.join_all().await {
-        let () = attempt;
-    }
+    attempts.join_all().await;
 }
 
 /// The same client works again, and nothing taken meanwhile stays.
