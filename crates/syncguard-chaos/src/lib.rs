@@ -1,4 +1,4 @@
-//! Histories of lock calls under faults, and the checker that judges them.
+//! Lock calls under faults: workers that record them, and the checker that judges their history.
 //!
 //! A [`History`] holds every call that independent clients made, with its invocation and return on
 //! one monotonic clock, and its outcome with the store's own times. [`check`] decides, key by key,
@@ -12,7 +12,7 @@
 //! - every lookup shows what is held;
 //! - a call of unknown outcome was applied at any time after it was made, or never.
 //!
-//! Where there is none it gives the smallest set of calls, within the smallest span of time, that
+//! Where there is none, it gives the smallest set of calls, within the smallest span of time, that
 //! has no explanation either: see [`Violation`].
 //!
 //! ```
@@ -35,14 +35,24 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod checker;
+mod clock;
 mod facts;
 mod history;
 mod model;
+mod mutant;
 mod reason;
+mod record;
 mod rng;
+mod schedule;
 mod search;
 mod shrink;
+mod worker;
 
 pub use crate::checker::{Violation, check, check_ended};
+pub use crate::clock::{now_us, wall_clock_offset_us};
 pub use crate::history::{Call, History, Operation, Outcome};
+pub use crate::mutant::{Broken, Mutant};
+pub use crate::record::{Recorder, read_calls};
 pub use crate::rng::Rng;
+pub use crate::schedule::{Fault, Strike, schedule};
+pub use crate::worker::{Work, seen, work};

@@ -1,0 +1,117 @@
+//! [`Recorder`]: calls are written down as they are made, so that no crash loses one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, BufRead, Write};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::now_us;
+use crate::history::{Call, Operation, Outcome};
+
+/// Writes calls as lines of JSON, one when a call is made and one when it has returned.
+pub struct Recorder {
+    sink: Mutex<Sink>,
+}
+
+struct Sink {
+    to: Box<dyn Write + Send>,
+    calls: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Line {
+    Made {
+        number: u64,
+        call: Call,
+    },
+    Returned {
+        number: u64,
+        at_us: i64,
+        outcome: Outcome,
+    },
+}
+
+impl Recorder {
+    /// Records to this, which had better not block for long.
+    pub fn new(to: impl Write + Send + 'static) -> Self {
+        let to = Box::new(to);
+        Self {
+            sink: Mutex::new(Sink { to, calls: 0 }),
+        }
+    }
+
+    /// A call is about to be made. Its number is needed once it has returned.
+    ///
+    /// # Errors
+    /// If it cannot be written down.
+    pub fn made(&self, client: u32, key: &str, operation: Operation) -> io::Result<u64> {
+        let call = Call {
+            client,
+            invoked_us: now_us(),
+            returned_us: None,
+            key: key.to_owned(),
+            operation,
+            outcome: Outcome::Unknown,
+        };
+        self.write(|number| Line::Made { number, call })
+    }
+
+    /// It has returned.
+    ///
+    /// # Errors
+    /// If it cannot be written down.
+    pub fn returned(&self, number: u64, outcome: Outcome) -> io::Result<()> {
+        let at_us = now_us();
+        self.write(|_| Line::Returned {
+            number,
+            at_us,
+            outcome,
+        })?;
+        Ok(())
+    }
+
+    fn write(&self, line: impl FnOnce(u64) -> Line) -> io::Result<u64> {
+        let mut sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = sink.calls;
+        sink.calls += 1;
+        let mut text = serde_json::to_string(&line(number))?;
+        text.push('\n');
+        sink.to.write_all(text.as_bytes())?;
+        sink.to.flush()?;
+        Ok(number)
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").finish_non_exhaustive()
+    }
+}
+
+/// Reads what one recorder has written. A call without a return is of unknown outcome.
+///
+/// # Errors
+/// If it cannot be read, or is no record.
+pub fn read_calls(from: impl BufRead) -> io::Result<Vec<Call>> {
+    let mut calls = BTreeMap::new();
+    for line in from.lines() {
+        match serde_json::from_str(&line?)? {
+            Line::Made { number, call } => {
+                calls.insert(number, call);
+            }
+            Line::Returned {
+                number,
+                at_us,
+                outcome,
+            } => {
+                let made = calls.get_mut(&number);
+                let call = made.ok_or_else(|| io::Error::other("a return without its call"))?;
+                call.returned_us = Some(at_us);
+                call.outcome = outcome;
+            }
+        }
+    }
+    Ok(calls.into_values().collect())
+}

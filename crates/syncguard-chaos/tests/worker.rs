@@ -1,0 +1,104 @@
+//! Workers on a store in this process: a correct one is found legal, each broken one is found out.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use syncguard_chaos::{
+    Broken, Call, History, Mutant, Operation, Outcome, Recorder, Work, check, check_ended, now_us,
+    read_calls, seen, wall_clock_offset_us, work,
+};
+use syncguard_core::{Fence, LockKey, Lookup, Managed, ManagedBackend};
+use syncguard_memory::{MemoryBackend, MemoryStore};
+
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A second's work on one store.
+async fn run<B: ManagedBackend<Fence = Fence>>(backend: B) -> History {
+    let keys: Vec<_> = ["a", "b"].map(|key| LockKey::new(key).unwrap()).into();
+    let sink = Sink::default();
+    let task = Work {
+        worker: 1,
+        clients: 6,
+        seed: 1,
+        keys: keys.clone(),
+        until_us: now_us() + 1_000_000,
+    };
+    work(backend.clone(), task, Recorder::new(sink.clone()))
+        .await
+        .unwrap();
+    let recorded = sink.0.lock().unwrap().clone();
+    let mut calls = read_calls(recorded.as_slice()).unwrap();
+    for key in &keys {
+        let invoked_us = now_us();
+        let outcome = seen(backend.lookup_raw(Lookup::Key(key)).await.unwrap());
+        calls.push(Call {
+            client: 0,
+            invoked_us,
+            returned_us: Some(now_us()),
+            key: key.as_str().into(),
+            operation: Operation::LookupByKey,
+            outcome,
+        });
+    }
+    History {
+        calls,
+        clock_offset_us: wall_clock_offset_us(),
+        clock_drift_us: 5_000,
+        redelivery: Vec::new(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_correct_store_is_legal_and_left_free() {
+    let history = run(MemoryBackend::default()).await;
+    let violations = check_ended(&history);
+    assert!(violations.is_empty(), "{}", violations[0]);
+    // It was worth looking at.
+    let count = |is: fn(&Call) -> bool| history.calls.iter().filter(|call| is(call)).count();
+    let granted = count(|call| matches!(call.outcome, Outcome::Granted { .. }));
+    let refused = count(|call| call.outcome == Outcome::Locked);
+    let not_held = count(|call| call.outcome == Outcome::NotHeld);
+    let seen = [granted, refused, not_held];
+    assert!(seen.iter().all(|count| *count > 10), "{seen:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_mutant_is_found_out() {
+    for mutant in Mutant::ALL {
+        assert_eq!(mutant.name().parse(), Ok(mutant));
+        let backend = Managed::new(Broken::new(MemoryStore::new(), mutant));
+        let violations = check(&run(backend).await);
+        assert!(!violations.is_empty(), "{mutant} was not found out");
+        for violation in violations {
+            assert!(violation.window.len() <= 8, "{mutant}: {violation}");
+        }
+    }
+}
+
+#[test]
+fn a_record_cut_short_leaves_its_last_call_unknown() {
+    let sink = Sink::default();
+    let recorder = Recorder::new(sink.clone());
+    let first = recorder.made(1, "k", Operation::IsLocked).unwrap();
+    recorder.returned(first, Outcome::Free).unwrap();
+    recorder.made(1, "k", Operation::LookupByKey).unwrap();
+    let recorded = sink.0.lock().unwrap().clone();
+    let calls = read_calls(recorded.as_slice()).unwrap();
+    assert_eq!(calls.len(), 2);
+    assert_eq!(calls[0].outcome, Outcome::Free);
+    assert!(calls[0].returned_us.unwrap() >= calls[0].invoked_us);
+    assert_eq!(
+        (calls[1].returned_us, &calls[1].outcome),
+        (None, &Outcome::Unknown)
+    );
+}
