@@ -9,6 +9,7 @@ use anyhow::Result;
 use clap::Parser;
 
 mod backends;
+mod chaos;
 mod ci;
 mod clauses;
 mod conformance;
@@ -33,6 +34,14 @@ enum Task {
     Test,
     /// The conformance suite, as a matrix of cases by stores
     Conformance(conformance::Options),
+    /// Locks under faults: killed servers, lost replies, paused holders; and the proof
+    ///
+    /// Processes use a few locks while their server is killed, paused and cut off. Every call is
+    /// recorded, and a checker decides whether a legal history of a lease lock explains what they
+    /// saw. It fails with the smallest span that none does, and the seed that repeats the faults.
+    Chaos(chaos::Options),
+    #[command(hide = true)]
+    ChaosWorker(chaos::Assignment),
     /// Servers for development, in the background
     Services(services::Options),
     /// What continuous integration runs: formatting, lints, documentation, tests
@@ -43,6 +52,8 @@ fn main() -> ExitCode {
     let done = match Task::parse() {
         Task::Test => test::run(),
         Task::Conformance(options) => conformance::run(&options),
+        Task::Chaos(options) => chaos::run(&options),
+        Task::ChaosWorker(assignment) => chaos::work(&assignment),
         Task::Services(options) => services::run(&options),
         Task::Ci => ci::run(),
     };

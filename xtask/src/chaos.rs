@@ -1,0 +1,105 @@
+//! `cargo xtask chaos`: locks under faults, and the proof that none was broken.
+
+use std::hash::{BuildHasher, RandomState};
+
+use clap::builder::PossibleValuesParser;
+use syncguard_chaos::Mutant;
+
+use crate::tally::Tally;
+use crate::{Done, Verdict};
+
+mod faults;
+mod fencing;
+mod report;
+mod run;
+mod store;
+mod worker;
+
+pub(crate) use worker::{Assignment, work};
+
+use store::{Store, chosen, names};
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Stores to run on, separated by commas [default: all that have a server]
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(names()))]
+    backend: Vec<String>,
+    /// How long faults strike, on each store
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    seconds: u64,
+    /// Which faults strike when, and what the workers choose [default: another one each time]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// How many processes use the locks
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=90))]
+    workers: u32,
+    /// Something else than faults
+    #[arg(long, value_enum)]
+    experiment: Option<Experiment>,
+    /// Break the store, to see the checker find it
+    #[arg(long, hide = true)]
+    mutant: Option<Mutant>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Experiment {
+    /// Holders are paused past their TTL, and then write: to a resource that checks fences, and to
+    /// one that does not
+    Fencing,
+}
+
+/// What one run is to be.
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    seconds: u64,
+    seed: u64,
+    workers: u32,
+    mutant: Option<Mutant>,
+}
+
+pub(crate) fn run(options: &Options) -> Done {
+    let settings = Settings {
+        seconds: options.seconds,
+        seed: options.seed.unwrap_or_else(any_seed),
+        workers: options.workers,
+        mutant: options.mutant,
+    };
+    let stores = chosen(&options.backend);
+    let tally = match options.experiment {
+        None => on_each(&stores, |store| run::run(store, settings)),
+        Some(Experiment::Fencing) => on_each(&stores, |store| fencing::run(store, settings)),
+    };
+    Ok(tally.verdict())
+}
+
+/// A run on each store, as part of the tests.
+pub(crate) fn run_all(seconds: u64) -> Tally {
+    let settings = Settings {
+        seconds,
+        seed: any_seed(),
+        workers: 4,
+        mutant: None,
+    };
+    on_each(&chosen(&[]), |store| run::run(store, settings))
+}
+
+/// A run that could not be carried out has failed, and keeps no other from its turn.
+fn on_each(stores: &[&Store], run: impl Fn(&Store) -> Done) -> Tally {
+    let mut tally = Tally::default();
+    for store in stores {
+        let passed = match run(store) {
+            Ok(verdict) => verdict == Verdict::Passed,
+            Err(error) => {
+                println!("{}: could not be run to its end: {error:#}", store.name);
+                false
+            }
+        };
+        tally += Tally::of(passed);
+    }
+    tally
+}
+
+/// Short enough to be typed.
+fn any_seed() -> u64 {
+    RandomState::new().hash_one(()) % 1_000_000
+}

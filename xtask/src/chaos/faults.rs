@@ -1,0 +1,95 @@
+//! Faults, being carried out.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use syncguard_chaos::{Fault, Strike, now_us, schedule};
+use syncguard_testkit::{FaultProxy, Faults, Struck};
+
+use super::store::Server;
+
+/// A fault that was in force.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Blow {
+    pub(super) fault: Fault,
+    pub(super) from_us: i64,
+    pub(super) to_us: i64,
+    /// What the proxy saw of it. `None` for what happens to the server itself, or where nobody
+    /// listens.
+    seen: Option<u64>,
+}
+
+impl Blow {
+    /// Whether it hit anybody, given whether a call was under way.
+    pub(super) fn struck(&self, met_a_call: bool) -> bool {
+        self.seen.map_or(met_a_call, |seen| seen > 0)
+    }
+}
+
+/// Lets faults strike for some time.
+pub(super) fn strike(
+    server: &mut dyn Server,
+    proxy: &FaultProxy,
+    kinds: &[Fault],
+    seed: u64,
+    time: Duration,
+) -> Result<Vec<Blow>> {
+    let started = Instant::now();
+    let mut blows = Vec::new();
+    for strike in schedule(seed, kinds) {
+        if started.elapsed() + strike.after + strike.lasts > time {
+            break;
+        }
+        thread::sleep(strike.after);
+        let from_us = now_us();
+        let before = proxy.struck();
+        inflict(server, proxy, strike)?;
+        blows.push(Blow {
+            fault: strike.fault,
+            from_us,
+            to_us: now_us(),
+            seen: seen(strike.fault, before, proxy.struck()),
+        });
+    }
+    thread::sleep(time.saturating_sub(started.elapsed()));
+    Ok(blows)
+}
+
+fn inflict(server: &mut dyn Server, proxy: &FaultProxy, strike: Strike) -> Result<()> {
+    let wait = || thread::sleep(strike.lasts);
+    let faults = match strike.fault {
+        Fault::Kill => {
+            server.kill();
+            wait();
+            return server.restart();
+        }
+        Fault::Pause => {
+            server.pause()?;
+            wait();
+            return server.resume();
+        }
+        Fault::Delay => Faults::delay(strike.delay),
+        Fault::Reset => Faults::RESET,
+        Fault::Refuse => Faults::REFUSE,
+        Fault::DropReply => Faults::DROP_REPLY,
+        Fault::CutAtReply => Faults::CUT_AT_REPLY,
+        Fault::HalfOpen => Faults::HALF_OPEN,
+        Fault::Duplicate => Faults::DUPLICATE,
+    };
+    proxy.set(faults);
+    wait();
+    proxy.set(Faults::NONE);
+    Ok(())
+}
+
+fn seen(fault: Fault, before: Struck, after: Struck) -> Option<u64> {
+    match fault {
+        Fault::Kill | Fault::Pause | Fault::Refuse => None,
+        Fault::Delay => Some(after.delayed - before.delayed),
+        Fault::Reset | Fault::CutAtReply => Some(after.reset - before.reset),
+        Fault::DropReply => Some(after.swallowed - before.swallowed),
+        Fault::HalfOpen => Some(after.half_open - before.half_open),
+        Fault::Duplicate => Some(after.duplicated - before.duplicated),
+    }
+}

@@ -1,0 +1,159 @@
+//! The figures of a run, and its verdict.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write as _};
+use std::path::PathBuf;
+
+use anyhow::Result;
+use syncguard_chaos::{Call, Fault, History, Outcome, Violation};
+
+use super::Settings;
+use super::faults::Blow;
+use super::store::Store;
+use crate::step::workspace;
+use crate::{Done, Verdict};
+
+/// A run in which less went wrong has shown nothing.
+const LEAST_KINDS: usize = 3;
+
+pub(super) struct Report<'a> {
+    pub(super) store: &'a Store,
+    pub(super) settings: Settings,
+    pub(super) history: &'a History,
+    /// The calls of each worker.
+    pub(super) workers: &'a [Vec<Call>],
+    pub(super) blows: &'a [Blow],
+    pub(super) violations: &'a [Violation],
+}
+
+/// Prints the figures, and on failure how to repeat the run.
+pub(super) fn report(report: &Report<'_>) -> Done {
+    let mut failures = Vec::new();
+    let struck = report.struck();
+    if struck.len() < LEAST_KINDS {
+        failures.push(format!("only {} kinds of fault struck", struck.len()));
+    }
+    for number in report.never_back() {
+        failures.push(format!(
+            "worker {number} got no answer after the last fault"
+        ));
+    }
+    if !report.violations.is_empty() {
+        failures.push("no legal history explains what was seen".to_owned());
+    }
+
+    println!("{}: {}", report.store.name, report.calls());
+    let faults: Vec<_> = struck
+        .iter()
+        .map(|(fault, times)| format!("{fault} {times}"))
+        .collect();
+    println!("  faults that struck: {}", faults.join(", "));
+    println!(
+        "  outcomes unknown: {}; violations: {}",
+        report.count(|outcome| *outcome == Outcome::Unknown),
+        report.violations.len()
+    );
+    for violation in report.violations {
+        println!("{violation}");
+    }
+    if failures.is_empty() {
+        return Ok(Verdict::Passed);
+    }
+    println!("  FAILED: {}", failures.join("; "));
+    println!("  all calls: {}", report.save()?.display());
+    println!("  the same faults again: {}", report.command());
+    Ok(Verdict::Failed)
+}
+
+impl Report<'_> {
+    fn calls(&self) -> String {
+        let counts = [
+            (
+                "granted",
+                self.count(|o| matches!(o, Outcome::Granted { .. })),
+            ),
+            ("locked", self.count(|o| *o == Outcome::Locked)),
+            (
+                "extended",
+                self.count(|o| matches!(o, Outcome::Extended { .. })),
+            ),
+            ("released", self.count(|o| *o == Outcome::Released)),
+            ("not held", self.count(|o| *o == Outcome::NotHeld)),
+            ("failed", self.count(|o| *o == Outcome::Failed)),
+        ];
+        let counts: Vec<_> = counts.map(|(what, count)| format!("{count} {what}")).into();
+        let total = self.history.calls.len();
+        let processes = self.workers.len();
+        format!(
+            "{total} calls by {processes} processes: {}",
+            counts.join(", ")
+        )
+    }
+
+    fn count(&self, is: impl Fn(&Outcome) -> bool) -> usize {
+        let calls = self.history.calls.iter();
+        calls.filter(|call| is(&call.outcome)).count()
+    }
+
+    /// How often each kind of fault hit somebody.
+    fn struck(&self) -> BTreeMap<Fault, usize> {
+        let mut struck = BTreeMap::new();
+        for blow in self.blows {
+            let under_way = |call: &Call| {
+                call.invoked_us <= blow.to_us
+                    && call
+                        .returned_us
+                        .is_none_or(|returned| returned >= blow.from_us)
+            };
+            if blow.struck(self.workers.iter().flatten().any(under_way)) {
+                *struck.entry(blow.fault).or_default() += 1;
+            }
+        }
+        struck
+    }
+
+    /// The workers to which the store did not answer in the peace after the faults.
+    fn never_back(&self) -> BTreeSet<usize> {
+        let last_us = self.blows.iter().map(|blow| blow.to_us).max().unwrap_or(0);
+        let answered = |call: &Call| {
+            call.invoked_us > last_us && !matches!(call.outcome, Outcome::Unknown | Outcome::Failed)
+        };
+        let numbered = self.workers.iter().zip(1..);
+        numbered
+            .filter(|(calls, _)| !calls.iter().any(answered))
+            .map(|(_, number)| number)
+            .collect()
+    }
+
+    fn command(&self) -> String {
+        let Settings {
+            seconds,
+            seed,
+            workers,
+            mutant,
+        } = self.settings;
+        let store = self.store.name;
+        let mutant = mutant.map_or(String::new(), |mutant| format!(" --mutant {mutant}"));
+        format!(
+            "cargo xtask chaos --backend {store} --seconds {seconds} --seed {seed} \
+             --workers {workers}{mutant}"
+        )
+    }
+
+    /// Writes the calls to a file, in the order in which they were made.
+    fn save(&self) -> Result<PathBuf> {
+        let folder = workspace().join("target/chaos");
+        fs::create_dir_all(&folder)?;
+        let name = format!("{}-{}.jsonl", self.store.name, self.settings.seed);
+        let path = folder.canonicalize()?.join(name);
+        let mut file = BufWriter::new(File::create(&path)?);
+        let mut calls: Vec<_> = self.history.calls.iter().collect();
+        calls.sort_by_key(|call| call.invoked_us);
+        for call in calls {
+            writeln!(file, "{}", serde_json::to_string(call)?)?;
+        }
+        file.flush()?;
+        Ok(path)
+    }
+}

@@ -1,0 +1,129 @@
+//! One run: workers, faults, and the verdict on what they saw.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use syncguard_chaos::{
+    Call, Fault, History, Operation, Outcome, check_ended, now_us, seen, wall_clock_offset_us,
+};
+use syncguard_core::{AnyBackend, LockBackend as _, LockKey, Lookup};
+use syncguard_testkit::FaultProxy;
+
+use super::Settings;
+use super::faults::{Blow, strike};
+use super::report::{Report, report};
+use super::store::{Server, Store};
+use super::worker::{Process, Start, connect};
+use crate::Done;
+use crate::step::announced;
+
+/// Few, so that they are contended.
+const KEYS: [&str; 3] = ["chaos:a", "chaos:b", "chaos:c"];
+
+/// Peace after the faults, in which every worker must get through again.
+const AFTERMATH: Duration = Duration::from_secs(8);
+
+/// From then on workers give back what they may hold, which takes a few seconds where calls of
+/// unknown outcome have to be settled.
+const WORKERS_END_WITHIN: Duration = Duration::from_secs(60);
+
+/// The clocks of a machine are kept in step all the time, by less than this in a run.
+const DRIFT_US: i64 = 20_000;
+
+pub(super) fn run(store: &Store, settings: Settings) -> Done {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let starting = format!("start a server for {}", store.name);
+    let mut server = announced(&starting, store.start)?;
+    let direct = format!("127.0.0.1:{}", server.port());
+    runtime.block_on((store.prepare)(direct.clone()))?;
+
+    let what = format!(
+        "chaos on {}: {} s, {} processes, seed {}",
+        store.name, settings.seconds, settings.workers, settings.seed
+    );
+    let offset_us = wall_clock_offset_us();
+    let (calls, blows) = announced(&what, || disturb(store, server.as_mut(), settings))?;
+    // What is left is looked at past the proxy.
+    let looked = runtime.block_on(async {
+        let backend = connect(store, &direct, None).await?;
+        look(&backend).await
+    })?;
+    let drift_us = (wall_clock_offset_us() - offset_us).abs();
+    ensure!(
+        drift_us < 1_000_000,
+        "the machine's clock was set during the run: nothing can be said"
+    );
+    let history = History {
+        calls: calls.iter().flatten().cloned().chain(looked).collect(),
+        clock_offset_us: offset_us,
+        clock_drift_us: DRIFT_US + drift_us,
+        redelivery: blows
+            .iter()
+            .filter(|blow| blow.fault == Fault::Duplicate)
+            .map(|blow| (blow.from_us, blow.to_us))
+            .collect(),
+    };
+    let violations = announced("check the history", || Ok(check_ended(&history)))?;
+    report(&Report {
+        store,
+        settings,
+        history: &history,
+        workers: &calls,
+        blows: &blows,
+        violations: &violations,
+    })
+}
+
+/// Runs the workers while faults strike. Gives the calls of each, and the faults.
+fn disturb(
+    store: &Store,
+    server: &mut dyn Server,
+    settings: Settings,
+) -> Result<(Vec<Vec<Call>>, Vec<Blow>)> {
+    let proxy = FaultProxy::start(server.port())?;
+    let time = Duration::from_secs(settings.seconds);
+    let until_us = now_us() + i64::try_from((time + AFTERMATH).as_micros())?;
+    let address = proxy.address();
+    let workers = (1..=settings.workers)
+        .map(|worker| {
+            Process::start(&Start {
+                store,
+                address: &address,
+                worker,
+                seed: settings.seed,
+                until_us,
+                keys: &KEYS,
+                mutant: settings.mutant,
+                registers: None,
+            })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let blows = strike(server, &proxy, store.faults, settings.seed, time)?;
+    let deadline = Instant::now() + AFTERMATH + WORKERS_END_WITHIN;
+    let calls = workers
+        .into_iter()
+        .map(|worker| worker.finish(deadline))
+        .collect::<Result<_>>()?;
+    Ok((calls, blows))
+}
+
+/// Looks at every key, as calls of the history.
+async fn look(backend: &AnyBackend) -> Result<Vec<Call>> {
+    let mut calls = Vec::new();
+    for name in KEYS {
+        let key = LockKey::new(name)?;
+        let invoked_us = now_us();
+        let outcome: Outcome = seen(backend.lookup_raw(Lookup::Key(&key)).await?);
+        calls.push(Call {
+            client: 0,
+            invoked_us,
+            returned_us: Some(now_us()),
+            key: name.to_owned(),
+            operation: Operation::LookupByKey,
+            outcome,
+        });
+    }
+    Ok(calls)
+}

@@ -1,0 +1,111 @@
+//! The stores: which server each needs, what can befall it, and how a worker connects.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use anyhow::Result;
+use syncguard_chaos::{Broken, Fault, Mutant};
+use syncguard_core::{AnyBackend, Fence, LockBackend, LockError, Managed, Policy};
+use syncguard_postgres::PostgresStore;
+use syncguard_testkit::PostgresServer;
+
+/// Short, so that much goes wrong in a short run.
+const OPERATION_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A store under test.
+pub(super) struct Store {
+    pub(super) name: &'static str,
+    pub(super) faults: &'static [Fault],
+    /// Starts a server of its own, which keeps its data if it can be killed.
+    pub(super) start: fn() -> Result<Box<dyn Server>>,
+    /// Connects to the server, or to a proxy before it, at a `host:port`.
+    pub(super) connect: fn(String, Option<Mutant>) -> Connecting,
+    /// Makes ready what must exist before workers come.
+    pub(super) prepare: fn(String) -> Preparing,
+}
+
+pub(super) type Connecting = Pin<Box<dyn Future<Output = Result<AnyBackend, LockError>>>>;
+pub(super) type Preparing = Pin<Box<dyn Future<Output = Result<(), LockError>>>>;
+
+/// A server that can be maltreated.
+pub(super) trait Server: Send {
+    fn port(&self) -> u16;
+    fn pause(&self) -> Result<()>;
+    fn resume(&self) -> Result<()>;
+    fn kill(&mut self);
+    fn restart(&mut self) -> Result<()>;
+}
+
+pub(super) const STORES: &[Store] = &[POSTGRES];
+
+const POSTGRES: Store = Store {
+    name: "postgres",
+    faults: &[
+        Fault::Kill,
+        Fault::Pause,
+        Fault::Delay,
+        Fault::Reset,
+        Fault::Refuse,
+        Fault::DropReply,
+        Fault::CutAtReply,
+        Fault::HalfOpen,
+    ],
+    start: || Ok(Box::new(PostgresServer::start_with(&[("fsync", "on")])?)),
+    connect: |address, mutant| {
+        Box::pin(async move {
+            let url = postgres_url(&address);
+            Ok(managed(PostgresStore::connect(&url).await?, mutant))
+        })
+    },
+    prepare: |address| {
+        Box::pin(async move {
+            let store = PostgresStore::connect(&postgres_url(&address)).await?;
+            store.setup_schema().await
+        })
+    },
+};
+
+fn postgres_url(address: &str) -> String {
+    format!("postgres://postgres@{address}/postgres")
+}
+
+/// The store with a policy, and broken if so desired.
+fn managed(store: impl LockBackend<Fence = Fence>, mutant: Option<Mutant>) -> AnyBackend {
+    let policy = Policy::new().with_operation_timeout(OPERATION_TIMEOUT);
+    match mutant {
+        None => AnyBackend::new(Managed::with_policy(store, policy)),
+        Some(mutant) => AnyBackend::new(Managed::with_policy(Broken::new(store, mutant), policy)),
+    }
+}
+
+/// The stores of these names; all if none is given.
+pub(super) fn chosen(names: &[String]) -> Vec<&'static Store> {
+    STORES
+        .iter()
+        .filter(|store| names.is_empty() || names.iter().any(|name| name == store.name))
+        .collect()
+}
+
+/// The names, for the command line.
+pub(super) fn names() -> Vec<&'static str> {
+    STORES.iter().map(|store| store.name).collect()
+}
+
+impl Server for PostgresServer {
+    fn port(&self) -> u16 {
+        self.port()
+    }
+    fn pause(&self) -> Result<()> {
+        self.pause()
+    }
+    fn resume(&self) -> Result<()> {
+        self.resume()
+    }
+    fn kill(&mut self) {
+        self.kill();
+    }
+    fn restart(&mut self) -> Result<()> {
+        self.restart()
+    }
+}

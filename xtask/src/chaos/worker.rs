@@ -1,0 +1,169 @@
+//! Worker processes: this program again, under a task that is not shown.
+
+use std::io::{self, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, Signal, set_parent_process_death_signal};
+use syncguard_chaos::{Call, Mutant, Recorder, Work, read_calls};
+use syncguard_core::{AnyBackend, LockKey};
+
+use super::fencing;
+use super::store::{Store, chosen, names};
+use crate::{Done, Verdict};
+
+/// Workers on one backend each, with as many clients.
+const CLIENTS: u32 = 3;
+
+const CONNECTS_WITHIN: Duration = Duration::from_secs(30);
+
+/// What a worker process is told on its command line.
+#[derive(clap::Args)]
+pub(crate) struct Assignment {
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(names()))]
+    store: String,
+    /// Of the store, or a proxy before it.
+    address: String,
+    /// Its number, from 1.
+    #[arg(long)]
+    worker: u32,
+    #[arg(long)]
+    seed: u64,
+    /// On the machine's monotonic clock.
+    #[arg(long)]
+    until_us: i64,
+    #[arg(long, value_delimiter = ',')]
+    keys: Vec<String>,
+    #[arg(long)]
+    mutant: Option<Mutant>,
+    /// Where the registers of the fencing experiment are, if it is that.
+    #[arg(long)]
+    registers: Option<String>,
+}
+
+/// The work of one process. Its standard output is the record.
+pub(crate) fn work(assignment: &Assignment) -> Done {
+    // It may be paused when its parent is killed, and would never know.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let names = std::slice::from_ref(&assignment.store);
+        let store = *chosen(names).first().context("no such store")?;
+        let backend = connect(store, &assignment.address, assignment.mutant).await?;
+        let keys = assignment.keys.iter().map(|key| LockKey::new(key));
+        let keys = keys.collect::<Result<Vec<_>, _>>()?;
+        if let Some(registers) = &assignment.registers {
+            let key = keys.first().context("no key to lock")?;
+            fencing::contend(&backend, key, registers, assignment.until_us).await?;
+        } else {
+            let work = Work {
+                worker: assignment.worker,
+                clients: CLIENTS,
+                seed: assignment.seed,
+                keys,
+                until_us: assignment.until_us,
+            };
+            syncguard_chaos::work(backend, work, Recorder::new(io::stdout())).await?;
+        }
+        Ok(Verdict::Passed)
+    })
+}
+
+/// Connects, although the faults may have begun.
+pub(super) async fn connect(
+    store: &Store,
+    address: &str,
+    mutant: Option<Mutant>,
+) -> Result<AnyBackend> {
+    let started = Instant::now();
+    loop {
+        match (store.connect)(address.to_owned(), mutant).await {
+            Ok(backend) => return Ok(backend),
+            Err(error) if started.elapsed() >= CONNECTS_WITHIN => return Err(error.into()),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+/// A worker process that is running.
+pub(super) struct Process {
+    child: Child,
+    calls: Option<JoinHandle<io::Result<Vec<Call>>>>,
+}
+
+/// What to start it with, beside the store and its address.
+pub(super) struct Start<'a> {
+    pub(super) store: &'a Store,
+    pub(super) address: &'a str,
+    pub(super) worker: u32,
+    pub(super) seed: u64,
+    pub(super) until_us: i64,
+    pub(super) keys: &'a [&'a str],
+    pub(super) mutant: Option<Mutant>,
+    pub(super) registers: Option<&'a str>,
+}
+
+impl Process {
+    pub(super) fn start(start: &Start<'_>) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .args(["chaos-worker", start.store.name, start.address])
+            .args(["--worker", &start.worker.to_string()])
+            .args(["--seed", &start.seed.to_string()])
+            .args(["--until-us", &start.until_us.to_string()])
+            .args(["--keys", &start.keys.join(",")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        if let Some(mutant) = start.mutant {
+            command.args(["--mutant", mutant.name()]);
+        }
+        if let Some(registers) = start.registers {
+            command.args(["--registers", registers]);
+        }
+        let mut child = command.spawn().context("cannot start a worker")?;
+        let output = child.stdout.take().context("a worker without output")?;
+        let calls = thread::spawn(move || read_calls(BufReader::new(output)));
+        Ok(Self {
+            child,
+            calls: Some(calls),
+        })
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Waits until it has ended by itself, and gives what it has recorded.
+    pub(super) fn finish(mut self, deadline: Instant) -> Result<Vec<Call>> {
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            if Instant::now() >= deadline {
+                bail!("a worker did not come to an end");
+            }
+            thread::sleep(Duration::from_millis(10));
+        };
+        if !status.success() {
+            bail!("a worker failed ({status})");
+        }
+        let calls = self.calls.take().context("the record was read already")?;
+        let read = calls
+            .join()
+            .map_err(|_| anyhow!("reading a record panicked"))?;
+        read.context("the record of a worker cannot be read")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Of one that has ended there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
