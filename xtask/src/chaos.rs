@@ -21,7 +21,7 @@ use store::{Store, chosen, names};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Stores to run on, separated by commas [default: all that have a server]
+    /// Stores to run on, separated by commas [default: all but memory]
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(names()))]
     backend: Vec<String>,
     /// How long faults strike, on each store

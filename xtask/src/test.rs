@@ -6,7 +6,10 @@ use syncguard_testkit::install;
 use crate::backends::{BACKENDS, Store, ensure_installed, obtain_all};
 use crate::step::{cargo, cargo_has, run_saying, run_tests};
 use crate::tally::Tally;
-use crate::{Done, Verdict, clauses, conformance};
+use crate::{Done, Verdict, chaos, clauses, conformance};
+
+/// Enough for every kind of fault to strike.
+const CHAOS_SECONDS: u64 = 10;
 
 /// What came of each step.
 type Results = Vec<(&'static str, Tally)>;
@@ -34,6 +37,7 @@ pub(crate) fn all() -> Result<Results> {
             Tally::of(clauses::check() == Verdict::Passed),
         ),
         ("conformance", conformance::run_on(&stores, None, None)?),
+        ("chaos on each store", chaos::run_all(CHAOS_SECONDS)),
     ])
 }
 

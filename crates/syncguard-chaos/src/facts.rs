@@ -14,7 +14,6 @@ pub(crate) struct Event {
     /// It took effect in this span.
     pub(crate) earliest_us: i64,
     pub(crate) latest_us: i64,
-    pub(crate) redelivered: bool,
 }
 
 /// The calls of one key: those that happened, and what those of unknown outcome made possible.
@@ -47,9 +46,15 @@ impl Facts {
             match (&call.outcome, call.returned_us) {
                 (Outcome::Failed, Some(_)) => {}
                 (Outcome::Unknown | Outcome::Failed, _) | (_, None) => {
-                    facts.note_unknown(history, call);
+                    facts.note_unknown(history, call, true);
                 }
-                (_, Some(returned_us)) => facts.note_event(history, call, returned_us),
+                (_, Some(returned_us)) => {
+                    facts.note_event(history, call, returned_us);
+                    if history.may_be_redelivered(call) {
+                        // Of two deliveries, one was answered to nobody.
+                        facts.note_unknown(history, call, false);
+                    }
+                }
             }
         }
         facts.events.sort_by_key(|event| event.earliest_us);
@@ -61,13 +66,14 @@ impl Facts {
         let event = Event {
             earliest_us: invoked_us,
             latest_us: returned_us + history.clock_offset_us,
-            redelivered: history.may_be_redelivered(call),
             call: call.clone(),
         };
         self.events.push(event);
     }
 
-    fn note_unknown(&mut self, history: &History, call: &Call) {
+    /// Something may have been done that nobody was told of. What an acquire may have taken is
+    /// given back in the background if its caller does not know.
+    fn note_unknown(&mut self, history: &History, call: &Call, reclaimed: bool) {
         let made_us = call.invoked_us + history.clock_offset_us;
         let earliest =
             |time: &mut Option<i64>| *time = Some(time.map_or(made_us, |t| t.min(made_us)));
@@ -78,8 +84,9 @@ impl Facts {
         match &call.operation {
             Operation::Acquire { .. } => {
                 earliest(&mut possible.grant_us);
-                // It is given back in the background.
-                earliest(&mut possible.release_us);
+                if reclaimed {
+                    earliest(&mut possible.release_us);
+                }
                 earliest(&mut self.first_possible_grant_us);
             }
             Operation::Release { .. } => earliest(&mut possible.release_us),

@@ -129,8 +129,8 @@ pub struct History {
     pub clock_offset_us: i64,
     /// How far the two clocks drift apart in the course of the history, at most.
     pub clock_drift_us: i64,
-    /// Spans of the clients' clock in which requests may have been delivered twice: a release in
-    /// them may find that it has done its work already.
+    /// Spans of the clients' clock in which requests may have been delivered twice: a release may
+    /// then find its work done, and an extension be seen that is not the one that was answered.
     pub redelivery: Vec<(i64, i64)>,
 }
 

@@ -221,11 +221,7 @@ impl Step<'_> {
     fn not_held(&mut self, id: &str) -> Result<(), Reason> {
         match &self.state.holder {
             Holder::Lease(lease) if lease.id == id => {
-                let released_before = self.event.redelivered
-                    && matches!(self.event.call.operation, Operation::Release { .. });
-                if !released_before {
-                    self.vacate(HELD)?;
-                }
+                self.vacate(HELD)?;
                 self.empty();
                 Ok(())
             }

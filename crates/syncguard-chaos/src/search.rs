@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use crate::facts::Facts;
 use crate::model::State;
-use crate::reason::Reason;
+use crate::reason::{Reason, TOO_LATE};
 
 /// More than any history of a store that keeps its promises needs, by far.
 const BUDGET: usize = 4_000_000;
@@ -39,7 +39,7 @@ pub(crate) fn search(facts: &Facts, initial: State) -> Result<(), Stuck> {
     let mut search = Search {
         facts,
         hopeless: HashSet::new(),
-        furthest: (0, "nothing could come first"),
+        furthest: (0, TOO_LATE),
     };
     let start = Done {
         first: 0,
@@ -106,16 +106,20 @@ impl Search<'_> {
                         break;
                     }
                 }
+                // That time has passed by tells least.
                 Err(reason) => {
-                    refusal.get_or_insert(reason);
+                    refusal = Some(refusal.filter(|told| *told != TOO_LATE).unwrap_or(reason));
                 }
             }
         }
         if let Some(reason) = refusal
             && choices.is_empty()
-            && done.count() >= self.furthest.0
         {
-            self.furthest = (done.count(), reason);
+            let (furthest, told) = self.furthest;
+            let further = done.count() > furthest || (done.count() == furthest && told == TOO_LATE);
+            if further {
+                self.furthest = (done.count(), reason);
+            }
         }
         choices.reverse();
         Node {

@@ -276,6 +276,20 @@ fn a_release_delivered_twice_finds_its_work_done() {
 }
 
 #[test]
+fn an_extension_delivered_twice_is_seen_in_between() {
+    let mut script = script()
+        .granted(0..1, "a", 1, 0, 1_000)
+        .extended(10..30, "a", 25, 1_000)
+        .found(15..20, "a", 1, 0..1_012);
+    assert!(
+        !check(&script.0).is_empty(),
+        "only if it was delivered twice"
+    );
+    script.0.redelivery = vec![(5_000, 40_000)];
+    legal(script);
+}
+
+#[test]
 fn keys_do_not_matter_to_each_other() {
     let mut script = script()
         .granted(0..1, "a", 1, 0, 60_000)

@@ -62,7 +62,7 @@ fn inflict(server: &mut dyn Server, proxy: &FaultProxy, strike: Strike) -> Resul
         Fault::Kill => {
             server.kill();
             wait();
-            return server.restart();
+            return server.restart_killed();
         }
         Fault::Pause => {
             server.pause()?;

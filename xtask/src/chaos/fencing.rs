@@ -7,13 +7,14 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, kill_process};
-use syncguard_chaos::{Rng, now_us};
+use syncguard_chaos::Rng;
 use syncguard_core::{AnyBackend, LockKey, acquire};
 
 use super::Settings;
@@ -32,6 +33,13 @@ const RUN_MS: std::ops::Range<u64> = 200..3_000;
 
 const WORKERS_END_WITHIN: Duration = Duration::from_secs(30);
 const PROGRESS: Duration = Duration::from_secs(5);
+
+/// Whether a pause hits a holder between its read and its write is a matter of luck. The
+/// experiment goes on until one has, up to this many times as long as it was to take.
+const PATIENCE: u32 = 4;
+
+/// The registers' answer once the experiment is over.
+const OVER: &str = "over";
 
 pub(super) fn run(store: &Store, settings: Settings) -> Done {
     let server = announced(&format!("start a server for {}", store.name), store.start)?;
@@ -81,8 +89,6 @@ fn experiment(
     registers: &Registers,
     settings: Settings,
 ) -> Result<u64> {
-    let time = Duration::from_secs(settings.seconds);
-    let until_us = now_us() + i64::try_from(time.as_micros())?;
     let workers = (1..=settings.workers)
         .map(|worker| {
             Process::start(&Start {
@@ -90,14 +96,16 @@ fn experiment(
                 address,
                 worker,
                 seed: settings.seed,
-                until_us,
+                until_us: i64::MAX,
                 keys: &[KEY],
                 mutant: settings.mutant,
                 registers: Some(&registers.address),
             })
         })
         .collect::<Result<Vec<_>>>()?;
+    let time = Duration::from_secs(settings.seconds);
     let pauses = pause_at_random(&workers, registers, settings.seed, time)?;
+    registers.over.store(true, Ordering::Relaxed);
     let deadline = Instant::now() + WORKERS_END_WITHIN;
     for worker in workers {
         worker.finish(deadline)?;
@@ -120,7 +128,8 @@ fn pause_at_random(
         .iter()
         .map(|_| (false, started + Duration::from_millis(rng.within(RUN_MS))))
         .collect();
-    while started.elapsed() < time {
+    let shown = || registers.read()[1].lost() > 0;
+    while started.elapsed() < time || (!shown() && started.elapsed() < time * PATIENCE) {
         for (worker, (paused, changes)) in workers.iter().zip(&mut states) {
             if Instant::now() < *changes {
                 continue;
@@ -156,26 +165,27 @@ fn signal(worker: &Process, signal: Signal) -> Result<()> {
 }
 
 /// A worker's part: again and again, one to each number, under the lock.
-pub(super) async fn contend(
-    backend: &AnyBackend,
-    key: &LockKey,
-    registers: &str,
-    until_us: i64,
-) -> Result<()> {
+pub(super) async fn contend(backend: &AnyBackend, key: &LockKey, registers: &str) -> Result<()> {
     let mut registers = Client::connect(registers)?;
-    while now_us() < until_us {
-        let Some(guard) = acquire(backend, key, TTL).await? else {
+    loop {
+        // An acquire during which it was paused may fail.
+        let Ok(Some(guard)) = acquire(backend, key, TTL).await else {
+            if registers.ask("wait", 0, [0, 0])?.is_none() {
+                return Ok(());
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
         let fence = guard.fence().get();
-        let [fenced, unfenced] = registers.ask("read", fence, [0, 0])?;
+        let Some([fenced, unfenced]) = registers.ask("read", fence, [0, 0])? else {
+            return Ok(());
+        };
         // It thinks. It could look whether its lease is still valid; it could be paused after that.
         tokio::time::sleep(Duration::from_millis(100)).await;
         registers.ask("write", fence, [fenced + 1, unfenced + 1])?;
-        let _ = guard.release().await?;
+        // Whether the lock was still there to be released is the question, not the answer.
+        let _ = guard.release().await;
     }
-    Ok(())
 }
 
 /// A number that others read and write.
@@ -222,6 +232,7 @@ impl Register {
 struct Registers {
     address: String,
     state: Arc<Mutex<[Register; 2]>>,
+    over: Arc<AtomicBool>,
 }
 
 impl Registers {
@@ -233,15 +244,20 @@ impl Registers {
             ..Register::default()
         };
         let state = Arc::new(Mutex::new([fenced, Register::default()]));
-        let shared = Arc::clone(&state);
+        let over = Arc::new(AtomicBool::new(false));
+        let shared = (Arc::clone(&state), Arc::clone(&over));
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let state = Arc::clone(&shared);
+                let (state, over) = shared.clone();
                 // A client that goes away is no loss.
-                thread::spawn(move || drop(attend(client, &state)));
+                thread::spawn(move || drop(attend(client, &state, &over)));
             }
         });
-        Ok(Self { address, state })
+        Ok(Self {
+            address,
+            state,
+            over,
+        })
     }
 
     fn read(&self) -> [Register; 2] {
@@ -249,8 +265,9 @@ impl Registers {
     }
 }
 
-/// Answers requests: `read FENCE _ _` or `write FENCE VALUE VALUE`, each for both registers.
-fn attend(client: TcpStream, state: &Mutex<[Register; 2]>) -> Result<()> {
+/// Answers requests: `read FENCE _ _` or `write FENCE VALUE VALUE`, each for both registers, and
+/// `wait _ _ _`. A write that was under way when the experiment ended still counts.
+fn attend(client: TcpStream, state: &Mutex<[Register; 2]>, over: &AtomicBool) -> Result<()> {
     let mut replies = client.try_clone()?;
     for line in BufReader::new(client).lines() {
         let line = line?;
@@ -266,9 +283,14 @@ fn attend(client: TcpStream, state: &Mutex<[Register; 2]>) -> Result<()> {
                     second.write(fence, unfenced);
                     [0, 0]
                 }
-                _ => bail!("neither read nor write"),
+                "wait" => [0, 0],
+                _ => bail!("neither read, write nor wait"),
             }
         };
+        if operation != "write" && over.load(Ordering::Relaxed) {
+            replies.write_all(format!("{OVER}\n").as_bytes())?;
+            continue;
+        }
         replies.write_all(format!("{} {}\n", values[0], values[1]).as_bytes())?;
     }
     Ok(())
@@ -297,12 +319,16 @@ impl Client {
         Ok(Self { requests, replies })
     }
 
-    fn ask(&mut self, operation: &str, fence: u64, values: [u64; 2]) -> Result<[u64; 2]> {
+    /// The answer, or none if the experiment is over.
+    fn ask(&mut self, operation: &str, fence: u64, values: [u64; 2]) -> Result<Option<[u64; 2]>> {
         let [first, second] = values;
         let request = format!("{operation} {fence} {first} {second}\n");
         self.requests.write_all(request.as_bytes())?;
         let mut reply = String::new();
         self.replies.read_line(&mut reply)?;
-        parse(&reply)
+        if reply.trim_end() == OVER {
+            return Ok(None);
+        }
+        parse(&reply).map(Some)
     }
 }

@@ -20,7 +20,8 @@ use crate::step::announced;
 /// Few, so that they are contended.
 const KEYS: [&str; 3] = ["chaos:a", "chaos:b", "chaos:c"];
 
-/// Peace after the faults, in which every worker must get through again.
+/// Peace after the faults, in which every worker must get through again. A driver may need some
+/// seconds for that, to find out which of its connections are dead.
 const AFTERMATH: Duration = Duration::from_secs(8);
 
 /// From then on workers give back what they may hold, which takes a few seconds where calls of

@@ -4,11 +4,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use syncguard_chaos::{Broken, Fault, Mutant};
 use syncguard_core::{AnyBackend, Fence, LockBackend, LockError, Managed, Policy};
+use syncguard_firestore::{FirestoreOptions, FirestoreStore};
 use syncguard_postgres::PostgresStore;
-use syncguard_testkit::PostgresServer;
+use syncguard_redis::RedisStore;
+use syncguard_testkit::{FirestoreEmulator, PostgresServer, RedisServer};
 
 /// Short, so that much goes wrong in a short run.
 const OPERATION_TIMEOUT: Duration = Duration::from_millis(500);
@@ -34,10 +36,24 @@ pub(super) trait Server: Send {
     fn pause(&self) -> Result<()>;
     fn resume(&self) -> Result<()>;
     fn kill(&mut self);
-    fn restart(&mut self) -> Result<()>;
+    /// Starts it again with the data that it had.
+    fn restart_killed(&mut self) -> Result<()>;
 }
 
-pub(super) const STORES: &[Store] = &[POSTGRES];
+pub(super) const STORES: &[Store] = &[REDIS, POSTGRES, FIRESTORE];
+
+const REDIS: Store = Store {
+    name: "redis",
+    faults: &Fault::ALL,
+    start: || Ok(Box::new(RedisServer::start_durable()?)),
+    connect: |address, mutant| {
+        Box::pin(async move {
+            let store = RedisStore::connect(&format!("redis://{address}")).await?;
+            Ok(managed(store, mutant))
+        })
+    },
+    prepare: |_| Box::pin(async { Ok(()) }),
+};
 
 const POSTGRES: Store = Store {
     name: "postgres",
@@ -54,8 +70,8 @@ const POSTGRES: Store = Store {
     start: || Ok(Box::new(PostgresServer::start_with(&[("fsync", "on")])?)),
     connect: |address, mutant| {
         Box::pin(async move {
-            let url = postgres_url(&address);
-            Ok(managed(PostgresStore::connect(&url).await?, mutant))
+            let store = PostgresStore::connect(&postgres_url(&address)).await?;
+            Ok(managed(store, mutant))
         })
     },
     prepare: |address| {
@@ -64,6 +80,29 @@ const POSTGRES: Store = Store {
             store.setup_schema().await
         })
     },
+};
+
+/// Its emulator keeps nothing, so it is not killed.
+const FIRESTORE: Store = Store {
+    name: "firestore",
+    faults: &[
+        Fault::Pause,
+        Fault::Delay,
+        Fault::Reset,
+        Fault::Refuse,
+        Fault::DropReply,
+        Fault::CutAtReply,
+        Fault::HalfOpen,
+    ],
+    start: || Ok(Box::new(FirestoreEmulator::start()?)),
+    connect: |address, mutant| {
+        Box::pin(async move {
+            let options = FirestoreOptions::new();
+            let store = FirestoreStore::connect_emulator(&address, "chaos", options).await?;
+            Ok(managed(store, mutant))
+        })
+    },
+    prepare: |_| Box::pin(async { Ok(()) }),
 };
 
 fn postgres_url(address: &str) -> String {
@@ -92,6 +131,24 @@ pub(super) fn names() -> Vec<&'static str> {
     STORES.iter().map(|store| store.name).collect()
 }
 
+impl Server for RedisServer {
+    fn port(&self) -> u16 {
+        self.port()
+    }
+    fn pause(&self) -> Result<()> {
+        self.pause()
+    }
+    fn resume(&self) -> Result<()> {
+        self.resume()
+    }
+    fn restart_killed(&mut self) -> Result<()> {
+        self.restart()
+    }
+    fn kill(&mut self) {
+        self.kill();
+    }
+}
+
 impl Server for PostgresServer {
     fn port(&self) -> u16 {
         self.port()
@@ -105,7 +162,25 @@ impl Server for PostgresServer {
     fn kill(&mut self) {
         self.kill();
     }
-    fn restart(&mut self) -> Result<()> {
+    fn restart_killed(&mut self) -> Result<()> {
         self.restart()
+    }
+}
+
+impl Server for FirestoreEmulator {
+    fn port(&self) -> u16 {
+        self.port()
+    }
+    fn pause(&self) -> Result<()> {
+        self.pause()
+    }
+    fn resume(&self) -> Result<()> {
+        self.resume()
+    }
+    fn kill(&mut self) {
+        self.kill();
+    }
+    fn restart_killed(&mut self) -> Result<()> {
+        bail!("the emulator keeps nothing")
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn work(assignment: &Assignment) -> Done {
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
         if let Some(registers) = &assignment.registers {
             let key = keys.first().context("no key to lock")?;
-            fencing::contend(&backend, key, registers, assignment.until_us).await?;
+            fencing::contend(&backend, key, registers).await?;
         } else {
             let work = Work {
                 worker: assignment.worker,

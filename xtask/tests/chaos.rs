@@ -1,0 +1,36 @@
+//! The proof proved: a run over a broken store fails, by what is broken.
+
+use std::process::Command;
+
+fn chaos(arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .arg("chaos")
+        .args(arguments)
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let told = String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), format!("{printed}\n{told}"))
+}
+
+#[test]
+fn a_run_over_a_broken_store_is_flagged() {
+    for (mutant, reason) in [
+        ("steals-keys", "another lease was live"),
+        ("repeats-fences", "fence is not above"),
+    ] {
+        let arguments = ["--backend", "redis", "--seconds", "3", "--seed", "1"];
+        let (passed, text) = chaos(&[&arguments[..], &["--mutant", mutant]].concat());
+        assert!(!passed, "{mutant} passed: {text}");
+        assert!(text.contains(reason), "{mutant}: {text}");
+        let again = format!("--seconds 3 --seed 1 --workers 4 --mutant {mutant}");
+        assert!(text.contains(&again), "{mutant}: {text}");
+    }
+}
+
+#[test]
+fn a_run_in_which_too_little_struck_is_no_proof() {
+    let (passed, text) = chaos(&["--backend", "redis", "--seconds", "1", "--seed", "1"]);
+    assert!(!passed && text.contains("kinds of fault struck"), "{text}");
+    assert!(text.contains("violations: 0"), "{text}");
+}
