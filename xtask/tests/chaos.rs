@@ -15,14 +15,22 @@ fn chaos(arguments: &[&str]) -> (bool, String) {
 
 #[test]
 fn a_run_over_a_broken_store_is_flagged() {
-    for (mutant, reason) in [
-        ("steals-keys", "another lease was live"),
-        ("repeats-fences", "fence is not above"),
+    // Which of its consequences shows first is a matter of timing.
+    for (mutant, reasons) in [
+        (
+            "steals-keys",
+            ["another lease was live", "although it was held"],
+        ),
+        (
+            "repeats-fences",
+            ["fence is not above", "the fence of a lock changed"],
+        ),
     ] {
         let arguments = ["--backend", "redis", "--seconds", "3", "--seed", "1"];
         let (passed, text) = chaos(&[&arguments[..], &["--mutant", mutant]].concat());
         assert!(!passed, "{mutant} passed: {text}");
-        assert!(text.contains(reason), "{mutant}: {text}");
+        let found = reasons.iter().any(|reason| text.contains(reason));
+        assert!(found, "{mutant}: {text}");
         let again = format!("--seconds 3 --seed 1 --workers 4 --mutant {mutant}");
         assert!(text.contains(&again), "{mutant}: {text}");
     }
