@@ -9,6 +9,8 @@ use syncguard_testkit::{FaultProxy, Faults, Struck};
 
 use super::store::Server;
 
+const PROGRESS: Duration = Duration::from_secs(5);
+
 /// A fault that was in force.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Blow {
@@ -37,6 +39,7 @@ pub(super) fn strike(
 ) -> Result<Vec<Blow>> {
     let started = Instant::now();
     let mut blows = Vec::new();
+    let mut told = started;
     for strike in schedule(seed, kinds) {
         if started.elapsed() + strike.after + strike.lasts > time {
             break;
@@ -51,6 +54,11 @@ pub(super) fn strike(
             to_us: now_us(),
             seen: seen(strike.fault, before, proxy.struck()),
         });
+        if told.elapsed() >= PROGRESS {
+            told = Instant::now();
+            let (time, latest) = (started.elapsed(), strike.fault);
+            eprintln!("    {time:.0?}: {} faults, the last: {latest}", blows.len());
+        }
     }
     thread::sleep(time.saturating_sub(started.elapsed()));
     Ok(blows)

@@ -108,7 +108,9 @@ fn experiment(
     registers.over.store(true, Ordering::Relaxed);
     let deadline = Instant::now() + WORKERS_END_WITHIN;
     for worker in workers {
-        worker.finish(deadline)?;
+        if let Some(failure) = worker.finish(deadline)?.failure {
+            bail!(failure);
+        }
     }
     Ok(pauses)
 }
@@ -330,5 +332,57 @@ impl Client {
             return Ok(None);
         }
         parse(&reply).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A holder reads, the next one reads and writes, and the first wakes and writes.
+    fn overtaken(checks_fences: bool) -> Register {
+        let mut register = Register {
+            checks_fences,
+            ..Register::default()
+        };
+        let stale = register.read(1);
+        let current = register.read(2);
+        register.write(2, current + 1);
+        register.write(1, stale + 1);
+        register
+    }
+
+    #[test]
+    fn a_late_write_is_lost_on_the_register_that_takes_it() {
+        let register = overtaken(false);
+        assert_eq!(
+            (register.updates, register.value, register.lost()),
+            (2, 1, 1)
+        );
+    }
+
+    #[test]
+    fn a_late_write_is_refused_by_the_register_that_checks() {
+        let register = overtaken(true);
+        assert_eq!(
+            (register.updates, register.refused, register.lost()),
+            (1, 1, 0)
+        );
+    }
+
+    #[test]
+    fn a_write_between_a_later_read_and_its_write_is_refused_too() {
+        let mut register = Register {
+            checks_fences: true,
+            ..Register::default()
+        };
+        let stale = register.read(1);
+        let current = register.read(2);
+        register.write(1, stale + 1);
+        register.write(2, current + 1);
+        assert_eq!(
+            (register.updates, register.refused, register.lost()),
+            (1, 1, 0)
+        );
     }
 }

@@ -11,6 +11,7 @@ use syncguard_chaos::{Call, Fault, History, Outcome, Violation};
 use super::Settings;
 use super::faults::Blow;
 use super::store::Store;
+use super::worker::Finished;
 use crate::step::workspace;
 use crate::{Done, Verdict};
 
@@ -21,15 +22,17 @@ pub(super) struct Report<'a> {
     pub(super) store: &'a Store,
     pub(super) settings: Settings,
     pub(super) history: &'a History,
-    /// The calls of each worker.
-    pub(super) workers: &'a [Vec<Call>],
+    pub(super) workers: &'a [Finished],
     pub(super) blows: &'a [Blow],
     pub(super) violations: &'a [Violation],
 }
 
 /// Prints the figures, and on failure how to repeat the run.
 pub(super) fn report(report: &Report<'_>) -> Done {
-    let mut failures = Vec::new();
+    let workers = report.workers.iter();
+    let mut failures: Vec<_> = workers
+        .filter_map(|worker| worker.failure.clone())
+        .collect();
     let struck = report.struck();
     if struck.len() < LEAST_KINDS {
         failures.push(format!("only {} kinds of fault struck", struck.len()));
@@ -106,7 +109,8 @@ impl Report<'_> {
                         .returned_us
                         .is_none_or(|returned| returned >= blow.from_us)
             };
-            if blow.struck(self.workers.iter().flatten().any(under_way)) {
+            let mut calls = self.workers.iter().flat_map(|worker| &worker.calls);
+            if blow.struck(calls.any(under_way)) {
                 *struck.entry(blow.fault).or_default() += 1;
             }
         }
@@ -121,7 +125,7 @@ impl Report<'_> {
         };
         let numbered = self.workers.iter().zip(1..);
         numbered
-            .filter(|(calls, _)| !calls.iter().any(answered))
+            .filter(|(worker, _)| !worker.calls.iter().any(answered))
             .map(|(_, number)| number)
             .collect()
     }

@@ -13,7 +13,7 @@ use super::Settings;
 use super::faults::{Blow, strike};
 use super::report::{Report, report};
 use super::store::{Server, Store};
-use super::worker::{Process, Start, connect};
+use super::worker::{Finished, Process, Start, connect};
 use crate::Done;
 use crate::step::announced;
 
@@ -45,7 +45,7 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
         store.name, settings.seconds, settings.workers, settings.seed
     );
     let offset_us = wall_clock_offset_us();
-    let (calls, blows) = announced(&what, || disturb(store, server.as_mut(), settings))?;
+    let (workers, blows) = announced(&what, || disturb(store, server.as_mut(), settings))?;
     // What is left is looked at past the proxy.
     let looked = runtime.block_on(async {
         let backend = connect(store, &direct, None).await?;
@@ -57,7 +57,12 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
         "the machine's clock was set during the run: nothing can be said"
     );
     let history = History {
-        calls: calls.iter().flatten().cloned().chain(looked).collect(),
+        calls: workers
+            .iter()
+            .flat_map(|worker| &worker.calls)
+            .cloned()
+            .chain(looked)
+            .collect(),
         clock_offset_us: offset_us,
         clock_drift_us: DRIFT_US + drift_us,
         redelivery: blows
@@ -71,18 +76,18 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
         store,
         settings,
         history: &history,
-        workers: &calls,
+        workers: &workers,
         blows: &blows,
         violations: &violations,
     })
 }
 
-/// Runs the workers while faults strike. Gives the calls of each, and the faults.
+/// Runs the workers while faults strike. Gives what they leave, and the faults.
 fn disturb(
     store: &Store,
     server: &mut dyn Server,
     settings: Settings,
-) -> Result<(Vec<Vec<Call>>, Vec<Blow>)> {
+) -> Result<(Vec<Finished>, Vec<Blow>)> {
     let proxy = FaultProxy::start(server.port())?;
     let time = Duration::from_secs(settings.seconds);
     let until_us = now_us() + i64::try_from((time + AFTERMATH).as_micros())?;
@@ -103,11 +108,11 @@ fn disturb(
         .collect::<Result<Vec<_>>>()?;
     let blows = strike(server, &proxy, store.faults, settings.seed, time)?;
     let deadline = Instant::now() + AFTERMATH + WORKERS_END_WITHIN;
-    let calls = workers
+    let finished = workers
         .into_iter()
         .map(|worker| worker.finish(deadline))
         .collect::<Result<_>>()?;
-    Ok((calls, blows))
+    Ok((finished, blows))
 }
 
 /// Looks at every key, as calls of the history.

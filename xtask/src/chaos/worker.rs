@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use syncguard_chaos::{Call, Mutant, Recorder, Work, read_calls};
 use syncguard_core::{AnyBackend, LockKey};
@@ -138,32 +138,43 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// Waits until it has ended by itself, and gives what it has recorded.
-    pub(super) fn finish(mut self, deadline: Instant) -> Result<Vec<Call>> {
-        let status = loop {
-            if let Some(status) = self.child.try_wait()? {
-                break status;
-            }
-            if Instant::now() >= deadline {
-                bail!("a worker did not come to an end");
-            }
+    /// Waits until it has ended by itself, or ends it.
+    pub(super) fn finish(mut self, deadline: Instant) -> Result<Finished> {
+        let mut status = self.child.try_wait()?;
+        while status.is_none() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(10));
-        };
-        if !status.success() {
-            bail!("a worker failed ({status})");
+            status = self.child.try_wait()?;
         }
+        let failure = match status {
+            Some(status) if status.success() => None,
+            Some(status) => Some(format!("a worker failed ({status})")),
+            None => Some("a worker did not come to an end".to_owned()),
+        };
+        self.end();
         let calls = self.calls.take().context("the record was read already")?;
         let read = calls
             .join()
             .map_err(|_| anyhow!("reading a record panicked"))?;
-        read.context("the record of a worker cannot be read")
+        let calls = read.context("the record of a worker cannot be read")?;
+        Ok(Finished { calls, failure })
     }
+
+    fn end(&mut self) {
+        // Of one that has ended there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a worker process leaves.
+pub(super) struct Finished {
+    pub(super) calls: Vec<Call>,
+    /// How it ended, if not as it should.
+    pub(super) failure: Option<String>,
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Of one that has ended there is nothing to kill.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.end();
     }
 }
