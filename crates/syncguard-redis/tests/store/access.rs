@@ -66,13 +66,6 @@ async fn wrong_credentials_are_auth_failed_and_in_no_text() {
 }
 
 #[tokio::test]
-async fn a_password_that_nobody_asked_for_is_auth_failed() {
-    let server = RedisServer::start().unwrap();
-    let url = with_user(&server, "", WRONG);
-    assert_auth_failed(&RedisStore::connect(&url).await.unwrap_err());
-}
-
-#[tokio::test]
 async fn no_time_at_all_is_refused() {
     let server = RedisServer::start().unwrap();
     let options = RedisOptions::new().with_timeout(Duration::ZERO);
