@@ -80,7 +80,9 @@ async fn extends_are_hot_updates_and_the_table_does_not_grow() {
     assert_eq!(updates, i64::try_from(EXTENDS).unwrap());
     assert!(hot * 100 >= updates * 99, "{hot} of {updates} are HOT");
     let bytes = fixture.number("SELECT pg_relation_size('{locks}')").await;
-    assert!(bytes <= 10 * 8192, "{bytes} bytes for {ROWS} rows");
+    // Were their space not used again, 20,000 versions of such a row would take more than 2 MB.
+    // Sessions that need a page at the same moment get some in advance.
+    assert!(bytes <= 256 * 1024, "{bytes} bytes for {ROWS} rows");
 }
 
 #[tokio::test(flavor = "multi_thread")]
