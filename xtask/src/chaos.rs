@@ -8,6 +8,7 @@ use syncguard_chaos::Mutant;
 use crate::tally::Tally;
 use crate::{Done, Verdict};
 
+mod abandonment;
 mod faults;
 mod fencing;
 mod report;
@@ -46,6 +47,8 @@ enum Experiment {
     /// Holders are paused past their TTL, and then write: to a resource that checks fences, and to
     /// one that does not
     Fencing,
+    /// Ten thousand acquires are each abandoned after 0.1 to 50 ms
+    Abandonment,
 }
 
 /// What one run is to be.
@@ -68,6 +71,9 @@ pub(crate) fn run(options: &Options) -> Done {
     let tally = match options.experiment {
         None => on_each(&stores, |store| run::run(store, settings)),
         Some(Experiment::Fencing) => on_each(&stores, |store| fencing::run(store, settings)),
+        Some(Experiment::Abandonment) => {
+            on_each(&stores, |store| abandonment::run(store, settings))
+        }
     };
     Ok(tally.verdict())
 }

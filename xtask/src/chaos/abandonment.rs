@@ -1,0 +1,107 @@
+//! Ten thousand acquires, each abandoned after a random time: none may leave a lock behind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use syncguard_chaos::Rng;
+use syncguard_core::{AnyBackend, ManagedBackend as _, acquire, is_locked};
+use tokio::task::JoinSet;
+
+use super::Settings;
+use super::store::Store;
+use crate::step::announced;
+use crate::{Done, Verdict};
+
+const ACQUIRES: u64 = 10_000;
+const KEYS: u64 = 100;
+const CLIENTS: u64 = 32;
+
+/// How long an acquire is waited for, in microseconds.
+const PATIENCE_US: std::ops::Range<u64> = 100..50_000;
+
+/// Far beyond the experiment: what is free at its end was given back.
+const TTL: Duration = Duration::from_secs(3_600);
+
+/// Time in which the last of the abandoned locks must have been given back.
+const DRAIN: Duration = Duration::from_secs(60);
+
+/// What became of the acquires.
+#[derive(Default)]
+struct Outcomes {
+    abandoned: AtomicU64,
+    granted: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+}
+
+pub(super) fn run(store: &Store, settings: Settings) -> Done {
+    let server = announced(&format!("start a server for {}", store.name), store.start)?;
+    let address = format!("127.0.0.1:{}", server.port());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on((store.prepare)(address.clone()))?;
+    let backend = runtime.block_on((store.connect)(address, settings.mutant))?;
+    let what = format!("abandon {ACQUIRES} acquires on {}", store.name);
+    let outcomes = Arc::new(Outcomes::default());
+    let held = announced(&what, || {
+        runtime.block_on(experiment(&backend, &outcomes, settings.seed))
+    })?;
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    println!(
+        "{}: {} abandoned, {} granted and released, {} refused, {} failed; {held} keys left held",
+        store.name,
+        count(&outcomes.abandoned),
+        count(&outcomes.granted),
+        count(&outcomes.refused),
+        count(&outcomes.failed),
+    );
+    if held == 0 && count(&outcomes.abandoned) > 0 {
+        return Ok(Verdict::Passed);
+    }
+    println!("  FAILED: a key is held by nobody, or no acquire was abandoned");
+    Ok(Verdict::Failed)
+}
+
+/// Gives the number of keys that are held at the end, by nobody.
+async fn experiment(backend: &AnyBackend, outcomes: &Arc<Outcomes>, seed: u64) -> Result<usize> {
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS {
+        let (backend, outcomes) = (backend.clone(), Arc::clone(outcomes));
+        clients.spawn(async move {
+            let mut rng = Rng::part(seed, client);
+            for _ in 0..ACQUIRES / CLIENTS + 1 {
+                let patience = Duration::from_micros(rng.within(PATIENCE_US));
+                let attempt = acquire(&backend, key(rng.within(0..KEYS)), TTL);
+                let counter = match tokio::time::timeout(patience, attempt).await {
+                    Err(_) => &outcomes.abandoned,
+                    Ok(Err(_)) => &outcomes.failed,
+                    Ok(Ok(None)) => &outcomes.refused,
+                    // Dropped, which releases it in the background.
+                    Ok(Ok(Some(_guard))) => &outcomes.granted,
+                };
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended?;
+    }
+    let deadline = Instant::now() + DRAIN;
+    loop {
+        backend.drain(DRAIN).await?;
+        let mut held = 0;
+        for number in 0..KEYS {
+            held += usize::from(is_locked(backend, key(number)).await?);
+        }
+        if held == 0 || Instant::now() >= deadline {
+            return Ok(held);
+        }
+    }
+}
+
+fn key(number: u64) -> String {
+    format!("chaos:abandoned:{number}")
+}
