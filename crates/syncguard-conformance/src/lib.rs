@@ -89,6 +89,12 @@
 //!
 //! A case that failed or was skipped has a `detail` besides.
 //!
+//! # What it was tried on
+//!
+//! On the four stores of this workspace, which pass, and on backends that are broken on purpose,
+//! each in one way. The page [`mutants`](mod@mutants) shows them all: which clause each breaks, and
+//! the case that refuses it.
+//!
 //! # What it cannot show
 //!
 //! Whatever needs the store's own means: restarts, lost connections, foreign data under a key.
@@ -100,6 +106,9 @@ pub mod cases;
 mod clock;
 mod harness;
 mod keyspace;
+#[cfg(doc)]
+#[doc = include_str!("mutants.md")]
+pub mod mutants {}
 mod outcome;
 mod polling;
 mod registry;

@@ -14,7 +14,7 @@ use crate::outcome::{require, same};
 use crate::polling::{poll_once, poll_times};
 use crate::steps::{
     LONG, SOON, fails_with, fence_step, free, give_back, held, holds_nothing, join, ms, next_fence,
-    refused, rise, soon_free, take, ttl,
+    refused, rise, take, ttl,
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
@@ -268,10 +268,10 @@ pub async fn a_release_dropped_at_any_poll_frees_the_key<H: Harness>(
             }
         }
     }
-    for key in &keys {
-        soon_free(&other, key).await?;
-    }
     client.drain(SOON).await?;
+    for key in &keys {
+        free(&other, key).await?;
+    }
     Ok(Outcome::Passed)
 }
 

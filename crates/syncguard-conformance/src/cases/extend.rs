@@ -22,6 +22,15 @@ pub async fn it_replaces_the_remaining_time<H: Harness>(bench: Bench<H>) -> Case
     let grant = take(&client, &key, LONG).await?;
     // Enough to tell "from now" from "from the acquisition".
     tokio::time::sleep(ms(50)).await;
+    // Said of the lock itself: the clock is read off an extended lock, and would stand still.
+    let later = renew(&client, &grant.lock_id, LONG).await?;
+    require(
+        later > grant.expires_at_ms,
+        format_args!(
+            "an extend by the TTL of the grant: expected an expiry after {}, saw {later}",
+            grant.expires_at_ms
+        ),
+    )?;
     for lasting in [
         LONG,
         LONG * 3,

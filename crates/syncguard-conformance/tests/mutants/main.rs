@@ -2,23 +2,43 @@
 //! clause that it breaks.
 //!
 //! A mutant is the memory store with one fault: it overrides the operation at fault and nothing
-//! else. Its line below says which clause it breaks and which case must fail.
+//! else. Its line below says which clause it breaks and which case must fail. The same list is
+//! the table of the crate's page `mutants`.
 
 mod broken;
 mod on_acquire;
+mod on_clients;
 mod on_extend;
 mod on_fences;
 mod on_keys;
+mod on_races;
 mod on_reads;
 mod on_release;
+mod on_replay;
+mod on_time;
+mod on_words;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use broken::{BrokenHarness, Fault};
 use syncguard_conformance::{RunOptions, Status, cases, run};
+use syncguard_core::clauses;
+
+use on_fences::Shared;
+use on_keys::{
+    Compatible, CutAt200, Dots, Fold, Length, Printable, Quotes, Refuses, Spoilt, Tag, Trim,
+};
+
+/// Name, clause, case.
+type Mutant = (&'static str, &'static str, &'static str);
 
 macro_rules! mutants {
-    ($($test:ident: $fault:path, $clause:ident, $case:literal;)+) => {
+    ($($test:ident: $fault:ty, $clause:ident, $case:literal;)+) => {
+        const MUTANTS: &[Mutant] = &[
+            $((stringify!($test), stringify!($clause), $case)),+
+        ];
+
         $(
             #[tokio::test(flavor = "multi_thread")]
             async fn $test() {
@@ -29,40 +49,159 @@ macro_rules! mutants {
 }
 
 mutants! {
+    keys_are_folded: Spoilt<Fold>, K2, "keys::near_identical_keys_do_not_contend";
+    keys_are_trimmed: Spoilt<Trim>, K2, "keys::near_identical_keys_do_not_contend";
+    keys_are_normalized_by_compatibility: Spoilt<Compatible>, K2, "keys::near_identical_keys_do_not_contend";
+    keys_count_by_their_tag_alone: Spoilt<Tag>, K2, "keys::near_identical_keys_do_not_contend";
+    keys_lose_control_characters: Spoilt<Printable>, K2, "keys::any_characters_never_contend";
+    keys_with_quotes_are_refused: Refuses<Quotes>, K2, "keys::any_characters_work_in_every_operation";
+    keys_of_dots_are_refused: Refuses<Dots>, K2, "keys::dots_alone_are_keys";
+    keys_share_a_space_with_the_index: on_keys::ShareTheIndex, K2, "keys::keys_that_imitate_internal_names_do_no_harm";
+    fences_count_per_store: on_fences::PerStore, K3, "fencing::every_key_counts_for_itself";
+    fence_names_are_folded: Shared<Fold>, K3, "keys::near_identical_keys_have_their_own_fences";
+    fence_names_are_cut: Shared<CutAt200>, K3, "keys::long_keys_have_their_own_fences";
+    long_keys_are_cut: Spoilt<CutAt200>, K4, "keys::long_keys_are_not_cut";
+    long_keys_are_refused: Refuses<Length>, K4, "keys::the_longest_keys_work";
+    long_keys_are_read_unshortened: on_keys::ReadUnshortened, K4, "keys::the_longest_keys_work";
+
+    ttl_in_seconds: on_time::TtlInSeconds, T1, "acquire::ttls_are_exact";
+    ttl_in_32_bits: on_time::TtlIn32Bits, T1, "acquire::ttls_are_exact";
+    ttl_has_a_minimum: on_time::TtlHasAMinimum, T1, "acquire::the_shortest_ttls_are_granted";
+
+    acquire_grants_another_id: on_acquire::GrantsAnotherId, A1, "acquire::a_free_key_is_granted_to_the_given_id";
     acquire_steals: on_acquire::Steals, A2, "acquire::a_held_key_is_locked_for_everyone_else";
-    acquire_is_not_atomic: on_acquire::NotAtomic, A3, "concurrency::of_many_exactly_one_is_granted";
-    acquire_waits_for_the_holder: on_acquire::Waits, A4, "acquire::it_never_waits_for_the_holder";
     contention_moves_the_ttl: on_acquire::ContentionMovesTtl, A2, "acquire::contention_changes_nothing";
-    replay_is_refused: on_acquire::ReplayIsRefused, A5, "acquire::replay_gives_the_same_grant";
-    replay_extends: on_acquire::ReplayExtends, A5, "acquire::replay_moves_no_ttl";
-    ttl_in_seconds: on_acquire::TtlInSeconds, T1, "acquire::ttls_are_exact";
-    expiry_is_a_second_late: on_acquire::ExpiryIsLate, A6, "acquire::ttls_are_exact";
-    acquire_arrives_late: on_acquire::ArrivesLate, C1, "cancel::an_acquire_dropped_at_any_poll_leaves_no_lock";
-    tolerance_is_doubled: on_acquire::ToleranceDoubled, E2, "expiry::after_the_tolerance_the_key_is_free";
-    acquire_logs_the_key: on_acquire::LogsTheKey, O2, "errors::events_show_no_identifier";
+    acquire_indexes_losers: on_acquire::IndexesLosers, A2, "acquire::a_loser_leaves_no_trace";
+    acquire_is_not_atomic: on_races::LooksThenTakes, A3, "concurrency::of_many_exactly_one_is_granted";
+    acquire_of_a_new_key_is_not_atomic: on_races::InsertsUnguarded, A3, "concurrency::of_many_exactly_one_is_granted_a_new_key";
+    acquire_of_an_expired_key_is_not_atomic: on_races::TakesOverUnguarded, A3, "expiry::an_expired_key_has_one_successor";
+    acquire_waits_for_the_holder: on_acquire::Waits, A4, "acquire::it_never_waits_for_the_holder";
+    acquire_lies_in_wait: on_acquire::LiesInWait, A4, "acquire::a_refusal_is_final";
+    replay_is_refused: on_replay::IsRefused, A5, "acquire::replay_gives_the_same_grant";
+    replay_is_granted_anew: on_replay::IsGrantedAnew, A5, "acquire::replay_gives_the_same_grant";
+    replay_extends: on_replay::Extends, A5, "acquire::replay_moves_no_ttl";
+    replay_forgets_extensions: on_replay::ForgetsExtensions, A5, "acquire::replay_after_an_extend_keeps_the_extension";
+    replay_is_answered_from_memory: on_replay::IsAnsweredFromMemory, A5, "acquire::replay_after_release_is_a_new_grant";
+    replay_ousts_the_successor: on_replay::OustsTheSuccessor, A5, "acquire::replay_does_not_oust_a_successor";
+    expiry_is_a_second_late: on_time::ExpiryIsLate, A6, "acquire::ttls_are_exact";
+    expiry_is_timed_before_the_wait: on_races::TimedBeforeTheWait, A6, "concurrency::grants_are_timed_after_any_wait";
+
+    release_is_lazy: on_release::IsLazy, R1, "release::it_frees_the_key_at_once";
+    release_works_from_its_client_alone: on_clients::ReleasesItsOwn, R1, "release::it_works_from_any_client";
     release_is_released_twice: on_release::Twice, R2, "release::again_it_is_not_held";
+    release_succeeds_on_the_expired: on_time::ReleasesTheExpired, R2, "expiry::an_expired_lock_is_not_released";
     release_ignores_the_owner: on_release::IgnoresOwner, R3, "release::it_leaves_a_successor_alone";
+    release_folds_ids: on_release::FoldsIds, R3, "keys::ids_are_taken_to_the_letter";
+    release_frees_all_of_the_client: on_release::FreesAll, R3, "release::it_leaves_other_locks_alone";
+    release_checks_then_removes: on_races::ReleaseRemovesByKey, R3, "release::releases_in_flight_never_free_a_successor";
     release_resets_the_fence: on_release::ResetsFence, R4, "release::it_leaves_the_fence_counter_alone";
+    release_of_nothing_burns_fences: on_release::BurnsFence, R4, "release::it_leaves_the_fence_counter_alone";
+    release_counts_twice: on_races::ReleaseCountsTwice, R5, "release::of_concurrent_releases_one_succeeds";
+
     extend_adds: on_extend::Adds, X1, "extend::it_replaces_the_remaining_time";
+    extend_counts_from_the_grant: on_extend::CountsFromTheGrant, X1, "extend::it_replaces_the_remaining_time";
+    extend_never_shortens: on_extend::NeverShortens, X1, "extend::a_shortened_lease_ends_early";
+    extend_forgets_the_index: on_extend::ForgetsTheIndex, X1, "extend::renewals_keep_others_out";
     extend_estimates: on_extend::Estimates, X2, "extend::it_returns_the_stores_expiry";
     extend_resurrects: on_extend::Resurrects, X3, "extend::it_does_not_bring_back_a_released_lock";
+    extend_forgets_the_expiry: on_extend::ForgetsTheExpiry, X3, "expiry::an_expired_lock_is_not_extended";
     extend_ignores_the_owner: on_extend::IgnoresOwner, X3, "extend::it_leaves_a_successor_alone";
-    contention_burns_fences: on_fences::BurntByContention, F4, "fencing::contention_uses_no_fence";
-    fences_count_per_store: on_fences::PerStore, K3, "fencing::every_key_counts_for_itself";
-    keys_are_folded: on_keys::Folded, K2, "keys::near_identical_keys_do_not_contend";
-    keys_are_trimmed: on_keys::Trimmed, K2, "keys::near_identical_keys_do_not_contend";
-    long_keys_are_cut: on_keys::Cut, K4, "keys::long_keys_are_not_cut";
+    extend_always_succeeds: on_extend::AlwaysSucceeds, X3, "extend::an_unknown_id_is_not_held";
+    extend_writes_back: on_races::ExtendWritesBack, X3, "concurrency::a_release_beats_an_extend_in_flight";
+    extend_changes_the_fence: on_extend::ChangesFence, X4, "extend::it_changes_the_expiry_alone";
+    extend_changes_the_time_of_acquisition: on_extend::ChangesAcquiredAt, X4, "extend::it_changes_the_expiry_alone";
+    extend_burns_fences: on_extend::BurnsFence, X4, "extend::it_uses_no_fence";
+    extend_deletes_first: on_races::ExtendDeletesFirst, X4, "cancel::a_dropped_extend_leaves_the_lock_with_its_holder";
+    extend_works_from_its_client_alone: on_clients::ExtendsItsOwn, X5, "extend::it_works_from_any_client";
+
     is_locked_is_always_true: on_reads::AlwaysLocked, L1, "lookup::is_locked_follows_the_lock";
-    is_locked_keeps_alive: on_reads::KeepsAlive, L4, "lookup::reads_change_nothing";
+    is_locked_is_always_false: on_reads::NeverLocked, L1, "lookup::is_locked_follows_the_lock";
+    is_locked_matches_prefixes: on_reads::MatchesPrefixes, L1, "lookup::is_locked_follows_the_lock";
+    is_locked_is_cached: on_clients::CachesIsLocked, L1, "lookup::is_locked_follows_the_lock";
     lookup_by_id_ignores_the_owner: on_reads::IgnoresOwner, L2, "lookup::by_id_it_shows_the_ids_own_lock";
+    lookup_by_id_shows_the_newest: on_reads::ShowsTheNewest, L2, "lookup::it_finds_one_among_many";
+    lookup_shows_local_time: on_reads::ShowsLocalTime, L2, "lookup::it_shows_the_grant_by_key_and_by_id";
+    lookup_shows_the_released: on_reads::ShowsTheReleased, L3, "release::it_forgets_the_id";
+    lookup_shows_the_expired: on_reads::ShowsTheExpired, L3, "expiry::after_the_tolerance_the_key_is_free";
+    is_locked_keeps_alive: on_reads::KeepsAlive, L4, "lookup::reads_change_nothing";
+    lookup_burns_fences: on_reads::BurnsFence, L4, "lookup::reads_change_nothing";
+    lookup_hashes_the_storage_key: on_reads::HashesTheStorageKey, L5, "lookup::it_shows_hashes";
+
+    reads_take_a_lease_for_dead_early: on_time::ReadsDeadEarly, E1, "expiry::before_it_a_lease_is_live_to_the_millisecond";
+    acquire_takes_a_lease_for_dead_early: on_time::GrantsEarly, E1, "expiry::before_it_a_lease_is_live";
+    clean_up_takes_live_locks: on_reads::CleansLiveLocks, E1, "lookup::clean_up_spares_live_locks_and_fences";
+    locks_end_with_their_client: on_clients::LocksEndWithIt, E1, "release::a_lock_outlives_its_client";
+    tolerance_is_doubled: on_time::ToleranceDoubled, E2, "expiry::after_the_tolerance_the_key_is_free";
+    leases_live_at_the_boundary: on_time::LiveAtTheBoundary, E2, "expiry::after_the_tolerance_a_lease_is_dead_to_the_millisecond";
+    tolerances_differ: on_time::TolerancesDiffer, E3, "expiry::in_the_tolerance_only_one_wins";
+
+    fences_repeat: on_fences::Repeats, F1, "fencing::fences_strictly_increase";
+    fences_in_32_bits: on_fences::In32Bits, F1, "fencing::great_fences_are_exact";
+    fences_end_with_the_lease: on_fences::EndWithTheLease, F2, "fencing::fences_rise_across_expiries";
+    fences_count_in_the_client: on_fences::CountInTheClient, F2, "fencing::fences_outlive_clients";
+    clean_up_takes_fences: on_reads::CleansFences, F2, "lookup::clean_up_spares_live_locks_and_fences";
+    fences_saturate: on_fences::Saturate, F3, "fencing::past_the_greatest_fence_nothing_is_granted";
+    fences_are_checked_too_late: on_fences::CheckedTooLate, F3, "fencing::past_the_greatest_fence_nothing_is_granted";
+    contention_burns_fences: on_fences::BurntByContention, F4, "fencing::contention_uses_no_fence";
+    replay_burns_fences: on_fences::BurntByReplay, F4, "fencing::contention_uses_no_fence";
+
+    acquire_arrives_late: on_acquire::ArrivesLate, C1, "cancel::an_acquire_dropped_at_any_poll_leaves_no_lock";
+    abandoned_acquires_are_kept: on_acquire::KeepsTheAbandoned, C1, "cancel::acquires_in_random_timeouts_leave_no_lock";
+    release_is_once_only: on_races::ReleaseIsOnceOnly, C4, "cancel::a_release_dropped_at_any_poll_frees_the_key";
+    conflicts_are_errors: on_races::ConflictIsAnError, O1, "concurrency::of_many_exactly_one_is_granted";
+    events_show_the_key: on_words::LogsTheKey, O2, "errors::events_show_no_identifier";
+    debug_shows_keys: on_words::DebugShowsKeys, O2, "errors::debug_of_values_shows_no_identifier";
+    errors_quote_the_key: on_words::ErrorsQuoteTheKey, O2, "errors::errors_show_no_identifier";
 }
+
+/// Clauses that no backend can break, since it is the core that keeps them: by the types that it
+/// hands on (K1 to T3), and by the combinator around every operation (C2, C3).
+const KEPT_BY_THE_CORE: &[&str] = &["K1", "K5", "I1", "I2", "T2", "T3", "C2", "C3"];
 
 /// Without a fault the same decorator passes: it is the fault that fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_decorator_alone_conforms() {
-    let harness = BrokenHarness::new::<broken::None>();
+    let harness = BrokenHarness::new::<broken::NoFault>();
     let report = run(Arc::new(harness), RunOptions::new().with_concurrency(32)).await;
     assert!(report.is_success() && report.skipped == 0, "{report}");
+}
+
+#[test]
+fn every_clause_that_a_backend_can_break_is_broken() {
+    let broken = MUTANTS.iter().map(|(_, clause, _)| *clause);
+    let broken: BTreeSet<_> = broken.collect();
+    let kept: BTreeSet<_> = KEPT_BY_THE_CORE.iter().copied().collect();
+    assert!(broken.is_disjoint(&kept));
+    let all: BTreeSet<_> = clauses().into_iter().map(|clause| clause.id).collect();
+    assert_eq!(&broken | &kept, all);
+}
+
+/// The table that readers see is this list.
+#[test]
+fn the_page_shows_the_list() {
+    let table: String = MUTANTS
+        .iter()
+        .map(|(name, clause, case)| {
+            let name = name.replace('_', " ");
+            format!("| {name} | {clause} | [`{case}`](crate::cases::{case}) |\n")
+        })
+        .collect();
+    let page = include_str!("../../src/mutants.md");
+    let rows: String = page
+        .lines()
+        .filter(|line| line.contains("](crate::cases::"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    assert_eq!(rows, table, "src/mutants.md should show:\n{table}");
+    for clause in KEPT_BY_THE_CORE {
+        let listed = page
+            .lines()
+            .any(|line| line.starts_with(&format!("| {clause} |")));
+        assert!(
+            listed,
+            "src/mutants.md should say why nobody breaks {clause}"
+        );
+    }
 }
 
 async fn refuses<F: Fault>(clause: &str, case: &str) {

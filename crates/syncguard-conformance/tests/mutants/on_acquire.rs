@@ -1,47 +1,35 @@
 //! Faults of acquire.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use syncguard_core::{AcquireResult, LockBackend as _, LockError, LockId, LockKey, Ttl};
+use syncguard_core::{AcquireResult, LockBackend as _, LockId, LockKey, ReleaseResult};
 
-use crate::broken::{Fault, Store};
+use crate::broken::{Answer, Ask, Fault, Store};
 
 /// Takes a held key from its holder.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Steals;
 
 impl Fault for Steals {
-    async fn acquire(
-        &self,
-        store: &Store,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        if let Some(holder) = store.holder(key).await {
-            let _ = store.memory.release(&holder.lock_id).await?;
-        }
-        store.memory.acquire(key, id, ttl).await
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        store.steal(ask).await
     }
 }
 
-/// Looks first and takes then.
+/// Makes an id of its own, and answers with the caller's.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct NotAtomic;
+pub(crate) struct GrantsAnotherId;
 
-impl Fault for NotAtomic {
-    async fn acquire(
-        &self,
-        store: &Store,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        if store.memory.is_locked(key).await? {
-            return store.memory.acquire(key, id, ttl).await;
+impl Fault for GrantsAnotherId {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let id = &LockId::generate()?;
+        let mut answer = store.acquire(Ask { id, ..ask }).await?;
+        if let AcquireResult::Acquired(grant) = &mut answer {
+            grant.lock_id = *ask.id;
         }
-        tokio::task::yield_now().await;
-        Steals.acquire(store, key, id, ttl).await
+        Ok(answer)
     }
 }
 
@@ -50,19 +38,36 @@ impl Fault for NotAtomic {
 pub(crate) struct Waits;
 
 impl Fault for Waits {
-    async fn acquire(
-        &self,
-        store: &Store,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        let answer = store.memory.acquire(key, id, ttl).await?;
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
         if !answer.is_locked() {
             return Ok(answer);
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
-        store.memory.acquire(key, id, ttl).await
+        store.acquire(ask).await
+    }
+}
+
+/// Says `Locked`, and takes the key once it is free.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LiesInWait;
+
+impl Fault for LiesInWait {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if answer.is_locked() {
+            let (memory, key, id) = (store.memory.clone(), ask.key.clone(), *ask.id);
+            tokio::spawn(async move {
+                for _ in 0..200 {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    if !memory.acquire(&key, &id, ask.ttl).await?.is_locked() {
+                        break;
+                    }
+                }
+                Answer::Ok(())
+            });
+        }
+        Ok(answer)
     }
 }
 
@@ -71,171 +76,64 @@ impl Fault for Waits {
 pub(crate) struct ContentionMovesTtl;
 
 impl Fault for ContentionMovesTtl {
-    async fn acquire(
-        &self,
-        store: &Store,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        let answer = store.memory.acquire(key, id, ttl).await?;
-        if let Some(holder) = store.holder(key).await.filter(|_| answer.is_locked()) {
-            let _ = store.memory.extend(&holder.lock_id, ttl).await?;
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if let Some(holder) = store.holder(ask.key).await.filter(|_| answer.is_locked()) {
+            let _ = store.memory.extend(&holder.lock_id, ask.ttl).await?;
         }
         Ok(answer)
     }
 }
 
-/// Does not know its own id again.
+/// Writes its index before it looks whether the key is free.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ReplayIsRefused;
+pub(crate) struct IndexesLosers(Arc<Mutex<HashMap<LockId, LockKey>>>);
 
-impl Fault for ReplayIsRefused {
-    async fn acquire(
-        &self,
-        store: &Store,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        if store.holder(key).await.is_some() {
-            return Ok(AcquireResult::Locked);
-        }
-        store.memory.acquire(key, id, ttl).await
+impl Fault for IndexesLosers {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        self.0.lock().unwrap().insert(*ask.id, ask.key.clone());
+        store.acquire(ask).await
+    }
+
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let asked = self.0.lock().unwrap().remove(id);
+        let holder = match asked {
+            Some(key) => store.holder(&key).await,
+            None => None,
+        };
+        let id = holder.map_or(*id, |holder| holder.lock_id);
+        store.memory.release(&id).await
     }
 }
 
-/// Takes a replay for a renewal, but answers with the old grant.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ReplayExtends;
-
-impl Fault for ReplayExtends {
-    async fn acquire(
-        &self,
-        store: &Store,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        let replayed = store
-            .holder(key)
-            .await
-            .is_some_and(|held| held.lock_id == *id);
-        let answer = store.memory.acquire(key, id, ttl).await?;
-        if replayed {
-            let _ = store.memory.extend(id, ttl).await?;
-        }
-        Ok(answer)
-    }
-}
-
-/// Counts in seconds.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct TtlInSeconds;
-
-impl Fault for TtlInSeconds {
-    async fn acquire(
-        &self,
-        store: &Store,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        let seconds = ttl.as_duration().as_secs().max(1);
-        let ttl = Ttl::new(Duration::from_secs(seconds))?;
-        store.memory.acquire(key, id, ttl).await
-    }
-}
-
-/// Answers with an expiry one second later than the store's.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ExpiryIsLate;
-
-impl Fault for ExpiryIsLate {
-    async fn acquire(
-        &self,
-        store: &Store,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        let mut answer = store.memory.acquire(key, id, ttl).await?;
-        if let AcquireResult::Acquired(grant) = &mut answer {
-            grant.expires_at_ms += 1_000;
-        }
-        Ok(answer)
-    }
-}
-
-/// Queues the call where dropping its future does not reach it.
+/// Queues the call where dropping its future does not reach it, and has no policy around it that
+/// would wait for stragglers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ArrivesLate;
 
 impl Fault for ArrivesLate {
-    async fn acquire(
-        &self,
-        store: &Store,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        let (store, key, id) = (store.clone(), key.clone(), *id);
+    const MANAGED: bool = false;
+
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let (memory, key, id) = (store.memory.clone(), ask.key.clone(), *ask.id);
         let queued = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(1_500)).await;
-            store.memory.acquire(&key, &id, ttl).await
+            memory.acquire(&key, &id, ask.ttl).await
         });
         queued.await.unwrap()
     }
 }
 
-/// Allows the tolerance twice: once in the expiry that it keeps, once in the comparison.
+/// Has no policy around it: an acquire that is dropped when the store has granted it stays.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ToleranceDoubled;
+pub(crate) struct KeepsTheAbandoned;
 
-impl Fault for ToleranceDoubled {
-    async fn acquire(
-        &self,
-        store: &Store,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let now_ms = i64::try_from(now.as_millis()).unwrap();
-        let free = !store.memory.is_locked(key).await?;
-        if free
-            && store
-                .last_expiry(key)
-                .is_some_and(|expiry| expiry > now_ms - 2_000)
-        {
-            return Ok(AcquireResult::Locked);
-        }
-        store.memory.acquire(key, id, ttl).await
-    }
+impl Fault for KeepsTheAbandoned {
+    const MANAGED: bool = false;
 
-    async fn release(
-        &self,
-        store: &Store,
-        id: &LockId,
-    ) -> Result<syncguard_core::ReleaseResult, LockError> {
-        store.forget(id);
-        store.memory.release(id).await
-    }
-}
-
-/// Tells the log what it locks.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LogsTheKey;
-
-impl Fault for LogsTheKey {
-    async fn acquire(
-        &self,
-        store: &Store,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        tracing::debug!(key = key.as_str(), "acquiring");
-        store.memory.acquire(key, id, ttl).await
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        answer
     }
 }

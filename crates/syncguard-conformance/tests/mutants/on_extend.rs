@@ -1,33 +1,54 @@
 //! Faults of extend.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
-use syncguard_core::{
-    AcquireResult, ExtendResult, LockBackend as _, LockError, LockId, Lookup, Ttl,
-};
+use syncguard_core::{AcquireResult, ExtendResult, LockBackend as _, LockId, Ttl};
 
-use crate::broken::{Fault, Store};
+use crate::broken::{Answer, Ask, Fault, NOT_EXTENDED, Store, lasting, now_ms};
 
 /// Adds to the remaining time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Adds;
 
 impl Fault for Adds {
-    async fn extend(
-        &self,
-        store: &Store,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<ExtendResult, LockError> {
-        let held = store.memory.lookup_raw(Lookup::Id(id)).await?;
-        let answer = store.memory.extend(id, ttl).await?;
-        let (Some(held), Some(expires_at_ms)) = (held, answer.expires_at_ms()) else {
-            return Ok(answer);
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let Some(held) = store.held_by(id).await else {
+            return store.memory.extend(id, ttl).await;
         };
-        let remaining = held.expires_at_ms - (expires_at_ms - ttl.as_millis());
-        let sum = u64::try_from(remaining + ttl.as_millis()).unwrap();
-        let sum = Ttl::new(Duration::from_millis(sum)).unwrap_or(Ttl::MAX);
+        let remaining = held.expires_at_ms - now_ms();
+        let sum = lasting(remaining + ttl.as_millis());
         store.memory.extend(id, sum).await
+    }
+}
+
+/// Keeps the later of two expiries.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NeverShortens;
+
+impl Fault for NeverShortens {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let held = store.held_by(id).await;
+        let later = held.filter(|held| held.expires_at_ms > now_ms() + ttl.as_millis());
+        match later {
+            Some(held) => Ok(ExtendResult::Extended {
+                expires_at_ms: held.expires_at_ms,
+            }),
+            None => store.memory.extend(id, ttl).await,
+        }
+    }
+}
+
+/// Counts the new TTL from the grant.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CountsFromTheGrant;
+
+impl Fault for CountsFromTheGrant {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let held = store.held_by(id).await;
+        let passed = held.map_or(0, |held| now_ms() - held.acquired_at_ms);
+        let ttl = lasting(ttl.as_millis() - passed);
+        store.memory.extend(id, ttl).await
     }
 }
 
@@ -36,12 +57,7 @@ impl Fault for Adds {
 pub(crate) struct Estimates;
 
 impl Fault for Estimates {
-    async fn extend(
-        &self,
-        store: &Store,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<ExtendResult, LockError> {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
         Ok(match store.memory.extend(id, ttl).await? {
             ExtendResult::Extended { expires_at_ms } => ExtendResult::Extended {
                 expires_at_ms: expires_at_ms + 2,
@@ -56,22 +72,45 @@ impl Fault for Estimates {
 pub(crate) struct Resurrects;
 
 impl Fault for Resurrects {
-    async fn extend(
-        &self,
-        store: &Store,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<ExtendResult, LockError> {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
         let answer = store.memory.extend(id, ttl).await?;
-        let (None, Some(key)) = (answer.expires_at_ms(), store.key_of(id)) else {
-            return Ok(answer);
-        };
-        match store.memory.acquire(&key, id, ttl).await? {
-            AcquireResult::Acquired(grant) => Ok(ExtendResult::Extended {
-                expires_at_ms: grant.expires_at_ms,
-            }),
-            AcquireResult::Locked => Ok(answer),
+        match store.key_of(id) {
+            Some(key) if answer.expires_at_ms().is_none() => {
+                write(store, Ask { key: &key, id, ttl }).await
+            }
+            _ => Ok(answer),
         }
+    }
+}
+
+/// Asks whether the lock is there, not whether it has run out.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ForgetsTheExpiry;
+
+impl Fault for ForgetsTheExpiry {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let answer = store.memory.extend(id, ttl).await?;
+        match store.row_of(id) {
+            Some(row) if answer.expires_at_ms().is_none() && !row.released => {
+                let key = &row.info.key;
+                write(store, Ask { key, id, ttl }).await
+            }
+            _ => Ok(answer),
+        }
+    }
+}
+
+/// Takes for done what it asked for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AlwaysSucceeds;
+
+impl Fault for AlwaysSucceeds {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let answer = store.memory.extend(id, ttl).await?;
+        let reckoned = now_ms() + ttl.as_millis();
+        Ok(ExtendResult::Extended {
+            expires_at_ms: answer.expires_at_ms().unwrap_or(reckoned),
+        })
     }
 }
 
@@ -80,18 +119,88 @@ impl Fault for Resurrects {
 pub(crate) struct IgnoresOwner;
 
 impl Fault for IgnoresOwner {
-    async fn extend(
-        &self,
-        store: &Store,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<ExtendResult, LockError> {
-        let Some(key) = store.key_of(id) else {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let holder = match store.key_of(id) {
+            Some(key) => store.holder(&key).await,
+            None => None,
+        };
+        let id = holder.map_or(*id, |holder| holder.lock_id);
+        store.memory.extend(&id, ttl).await
+    }
+}
+
+/// Extends the lock and not the index by its id.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ForgetsTheIndex(Arc<Mutex<HashMap<LockId, i64>>>);
+
+impl Fault for ForgetsTheIndex {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if let AcquireResult::Acquired(grant) = &answer {
+            let mut index = self.0.lock().unwrap();
+            index.insert(*ask.id, grant.expires_at_ms);
+        }
+        Ok(answer)
+    }
+
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let indexed_until = self.0.lock().unwrap().get(id).copied();
+        if indexed_until.is_some_and(|until| until <= now_ms()) {
+            return Ok(NOT_EXTENDED);
+        }
+        store.memory.extend(id, ttl).await
+    }
+}
+
+/// Takes the lock anew, with a new fence.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ChangesFence;
+
+impl Fault for ChangesFence {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let Some(held) = store.held_by(id).await else {
             return store.memory.extend(id, ttl).await;
         };
-        match store.holder(&key).await {
-            Some(holder) => store.memory.extend(&holder.lock_id, ttl).await,
-            None => store.memory.extend(id, ttl).await,
-        }
+        let key = &held.key;
+        let _ = store.memory.release(id).await?;
+        write(store, Ask { key, id, ttl }).await
     }
+}
+
+/// Writes the whole row: the time of acquisition is that of the extend.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ChangesAcquiredAt;
+
+impl Fault for ChangesAcquiredAt {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let Some(held) = store.held_by(id).await else {
+            return store.memory.extend(id, ttl).await;
+        };
+        let key = &held.key;
+        let _ = store.memory.release(id).await?;
+        store.memory.set_fence_counter(key, held.fence.get() - 1);
+        write(store, Ask { key, id, ttl }).await
+    }
+}
+
+/// Moves the counter on.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BurnsFence;
+
+impl Fault for BurnsFence {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        if let Some(held) = store.held_by(id).await {
+            let burnt = held.fence.get() + 1;
+            store.memory.set_fence_counter(&held.key, burnt);
+        }
+        store.memory.extend(id, ttl).await
+    }
+}
+
+/// An acquire that calls itself an extend.
+async fn write(store: &Store, ask: Ask<'_>) -> Answer<ExtendResult> {
+    let grant = store.acquire(ask).await?.granted();
+    Ok(grant.map_or(NOT_EXTENDED, |grant| ExtendResult::Extended {
+        expires_at_ms: grant.expires_at_ms,
+    }))
 }

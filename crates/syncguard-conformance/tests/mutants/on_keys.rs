@@ -1,18 +1,20 @@
-//! Faults of key derivation: every operation uses the spoilt key.
+//! Faults of key derivation.
 
 use std::fmt::Debug;
 
 use syncguard_core::{
-    AcquireResult, LockBackend as _, LockError, LockId, LockInfoDebug, LockKey, Lookup, Ttl,
+    AcquireResult, LockBackend as _, LockError, LockId, LockInfoDebug, LockKey, Lookup,
 };
+use unicode_normalization::UnicodeNormalization as _;
 
-use crate::broken::{Fault, Store};
+use crate::broken::{Answer, Ask, Fault, Store};
 
 /// What becomes of a key on its way to the store.
 pub(crate) trait Spoils: Debug + Clone + Default + Send + Sync + 'static {
     fn spoil(key: &str) -> String;
 }
 
+/// Every operation uses the spoilt key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Spoilt<S>(S);
 
@@ -23,34 +25,20 @@ impl<S: Spoils> Spoilt<S> {
 }
 
 impl<S: Spoils> Fault for Spoilt<S> {
-    async fn acquire(
-        &self,
-        store: &Store,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        store.memory.acquire(&Self::stored(key), id, ttl).await
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let key = &Self::stored(ask.key);
+        store.acquire(Ask { key, ..ask }).await
     }
 
-    async fn is_locked(&self, store: &Store, key: &LockKey) -> Result<bool, LockError> {
+    async fn is_locked(&self, store: &Store, key: &LockKey) -> Answer<bool> {
         store.memory.is_locked(&Self::stored(key)).await
     }
 
     /// The user's key is kept beside the spoilt one, so that lookups do not give the fault away.
-    async fn lookup_raw(
-        &self,
-        store: &Store,
-        by: Lookup<'_>,
-    ) -> Result<Option<LockInfoDebug>, LockError> {
+    async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
         let found = match by {
-            Lookup::Key(key) => {
-                store
-                    .memory
-                    .lookup_raw(Lookup::Key(&Self::stored(key)))
-                    .await?
-            }
-            Lookup::Id(_) => store.memory.lookup_raw(by).await?,
+            Lookup::Key(key) => store.holder(&Self::stored(key)).await,
+            Lookup::Id(id) => store.held_by(id).await,
         };
         Ok(found.map(|info| LockInfoDebug {
             key: store.key_of(&info.lock_id).unwrap_or(info.key),
@@ -63,12 +51,6 @@ impl<S: Spoils> Fault for Spoilt<S> {
 }
 
 /// Upper and lower case are one.
-pub(crate) type Folded = Spoilt<Fold>;
-/// Space at the ends is dropped.
-pub(crate) type Trimmed = Spoilt<Trim>;
-/// What is longer than 200 bytes is cut.
-pub(crate) type Cut = Spoilt<CutAt200>;
-
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fold;
 impl Spoils for Fold {
@@ -77,6 +59,7 @@ impl Spoils for Fold {
     }
 }
 
+/// Space at the ends is dropped.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trim;
 impl Spoils for Trim {
@@ -85,11 +68,110 @@ impl Spoils for Trim {
     }
 }
 
+/// Compatible characters are one: NFKC in place of NFC.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Compatible;
+impl Spoils for Compatible {
+    fn spoil(key: &str) -> String {
+        key.nfkc().collect()
+    }
+}
+
+/// Control characters are dropped.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Printable;
+impl Spoils for Printable {
+    fn spoil(key: &str) -> String {
+        key.chars().filter(|c| !c.is_control()).collect()
+    }
+}
+
+/// Braces mark the part that counts.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tag;
+impl Spoils for Tag {
+    fn spoil(key: &str) -> String {
+        let after = key.split_once('{').map(|(_, after)| after);
+        let tag = after.and_then(|after| after.split_once('}'));
+        tag.map_or(key, |(tag, _)| tag).to_owned()
+    }
+}
+
+/// What is longer than 200 bytes is cut.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CutAt200;
 impl Spoils for CutAt200 {
     fn spoil(key: &str) -> String {
         let end = (0..=key.len().min(200)).rfind(|end| key.is_char_boundary(*end));
         key[..end.unwrap()].to_owned()
+    }
+}
+
+/// What a store will not have as a key.
+pub(crate) trait Dislikes: Debug + Clone + Default + Send + Sync + 'static {
+    fn dislikes(key: &str) -> bool;
+}
+
+/// Hands the store's dislike on to the caller.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Refuses<D>(D);
+
+impl<D: Dislikes> Fault for Refuses<D> {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        if D::dislikes(ask.key.as_str()) {
+            return Err(LockError::invalid_argument("not a name for a document"));
+        }
+        store.acquire(ask).await
+    }
+}
+
+/// What ends a string.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Quotes;
+impl Dislikes for Quotes {
+    fn dislikes(key: &str) -> bool {
+        key.contains(['\'', '"', '\\'])
+    }
+}
+
+/// What names a folder.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Dots;
+impl Dislikes for Dots {
+    fn dislikes(key: &str) -> bool {
+        matches!(key, "." | "..")
+    }
+}
+
+/// What is longer than a name may be.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Length;
+impl Dislikes for Length {
+    fn dislikes(key: &str) -> bool {
+        key.len() > 255
+    }
+}
+
+/// Shortens a key everywhere but in `is_locked`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReadUnshortened;
+
+impl Fault for ReadUnshortened {
+    async fn is_locked(&self, store: &Store, key: &LockKey) -> Answer<bool> {
+        Ok(key.as_str().len() <= 200 && store.memory.is_locked(key).await?)
+    }
+}
+
+/// Keeps its index by id among the keys: `id:...` overwrites an entry.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ShareTheIndex;
+
+impl Fault for ShareTheIndex {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let entry = ask.key.as_str().strip_prefix("id:");
+        if let Some(Ok(id)) = entry.map(LockId::parse) {
+            let _ = store.memory.release(&id).await?;
+        }
+        store.acquire(ask).await
     }
 }

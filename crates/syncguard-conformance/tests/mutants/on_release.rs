@@ -1,16 +1,39 @@
 //! Faults of release.
 
-use syncguard_core::{LockBackend as _, LockError, LockId, ReleaseResult};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use crate::broken::{Fault, Store};
+use syncguard_core::{AcquireResult, LockBackend as _, LockId, ReleaseResult};
+
+use crate::broken::{Answer, Ask, Fault, NOT_RELEASED, Store};
 
 /// Calls every release a success.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Twice;
 
 impl Fault for Twice {
-    async fn release(&self, store: &Store, id: &LockId) -> Result<ReleaseResult, LockError> {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
         let _ = store.memory.release(id).await?;
+        Ok(ReleaseResult::Released)
+    }
+}
+
+/// Marks the lock, and leaves the removal to somebody later.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IsLazy(Arc<Mutex<HashSet<LockId>>>);
+
+impl Fault for IsLazy {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let held = store.held_by(id).await.is_some();
+        if !held || !self.0.lock().unwrap().insert(*id) {
+            return Ok(NOT_RELEASED);
+        }
+        let (memory, id) = (store.memory.clone(), *id);
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            memory.release(&id).await
+        });
         Ok(ReleaseResult::Released)
     }
 }
@@ -20,14 +43,53 @@ impl Fault for Twice {
 pub(crate) struct IgnoresOwner;
 
 impl Fault for IgnoresOwner {
-    async fn release(&self, store: &Store, id: &LockId) -> Result<ReleaseResult, LockError> {
-        let Some(key) = store.key_of(id) else {
-            return store.memory.release(id).await;
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let holder = match store.key_of(id) {
+            Some(key) => store.holder(&key).await,
+            None => None,
         };
-        match store.holder(&key).await {
-            Some(holder) => store.memory.release(&holder.lock_id).await,
-            None => store.memory.release(id).await,
+        let id = holder.map_or(*id, |holder| holder.lock_id);
+        store.memory.release(&id).await
+    }
+}
+
+/// Compares ids without regard to case.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FoldsIds;
+
+impl Fault for FoldsIds {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let like = |row: &LockId| row.as_str().eq_ignore_ascii_case(id.as_str());
+        let ids = store.unreleased().into_iter().map(|row| row.lock_id);
+        let id = ids.into_iter().find(like).unwrap_or(*id);
+        store.memory.release(&id).await
+    }
+}
+
+/// Frees all that its client holds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FreesAll(Arc<Mutex<Vec<LockId>>>);
+
+impl Fault for FreesAll {
+    fn connect(&self) -> Self {
+        Self::default()
+    }
+
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if !answer.is_locked() {
+            self.0.lock().unwrap().push(*ask.id);
         }
+        Ok(answer)
+    }
+
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let answer = store.memory.release(id).await;
+        let all = std::mem::take(&mut *self.0.lock().unwrap());
+        for id in all {
+            let _ = store.memory.release(&id).await?;
+        }
+        answer
     }
 }
 
@@ -36,10 +98,25 @@ impl Fault for IgnoresOwner {
 pub(crate) struct ResetsFence;
 
 impl Fault for ResetsFence {
-    async fn release(&self, store: &Store, id: &LockId) -> Result<ReleaseResult, LockError> {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
         let answer = store.memory.release(id).await?;
         if let Some(key) = store.key_of(id).filter(|_| answer.is_released()) {
             store.memory.set_fence_counter(&key, 0);
+        }
+        Ok(answer)
+    }
+}
+
+/// Moves the counter on where it finds nothing.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BurnsFence;
+
+impl Fault for BurnsFence {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let answer = store.memory.release(id).await?;
+        if let Some(row) = store.row_of(id).filter(|_| !answer.is_released()) {
+            let burnt = row.info.fence.get() + 2;
+            store.memory.set_fence_counter(&row.info.key, burnt);
         }
         Ok(answer)
     }

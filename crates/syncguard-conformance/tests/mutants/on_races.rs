@@ -1,0 +1,197 @@
+//! Faults that show when calls meet: steps that are not one, and futures that are dropped.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use syncguard_core::{
+    AcquireResult, ErrorCode, ExtendResult, LockBackend as _, LockError, LockId, ReleaseResult, Ttl,
+};
+use tokio::task::yield_now;
+
+use crate::broken::{Answer, Ask, Fault, NOT_RELEASED, Store, lasting};
+
+/// Looks first and takes then.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LooksThenTakes;
+
+impl Fault for LooksThenTakes {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        if store.memory.is_locked(ask.key).await? {
+            return store.acquire(ask).await;
+        }
+        yield_now().await;
+        store.steal(ask).await
+    }
+}
+
+/// The same, but only where no row of the key stands yet.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct InsertsUnguarded(Arc<Mutex<HashSet<String>>>);
+
+impl Fault for InsertsUnguarded {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let key = ask.key.as_str();
+        let known = self.0.lock().unwrap().contains(key);
+        if known {
+            return store.acquire(ask).await;
+        }
+        yield_now().await;
+        self.0.lock().unwrap().insert(key.to_owned());
+        store.steal(ask).await
+    }
+}
+
+/// The same, but only where the row of a lease that ran out stands.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TakesOverUnguarded;
+
+impl Fault for TakesOverUnguarded {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let expired =
+            store.unreleased_on(ask.key).is_some() && store.holder(ask.key).await.is_none();
+        if !expired {
+            return store.acquire(ask).await;
+        }
+        yield_now().await;
+        store.steal(ask).await
+    }
+}
+
+/// Reads the clock before it waits its turn.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TimedBeforeTheWait(Arc<tokio::sync::Mutex<()>>);
+
+impl Fault for TimedBeforeTheWait {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let asked = Instant::now();
+        let _turn = self.0.lock().await;
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        let mut answer = store.acquire(ask).await?;
+        if let AcquireResult::Acquired(grant) = &mut answer {
+            let waited = i64::try_from(asked.elapsed().as_millis()).unwrap();
+            let ttl = lasting(ask.ttl.as_millis() - waited);
+            let shortened = store.memory.extend(ask.id, ttl).await?;
+            grant.expires_at_ms = shortened.expires_at_ms().unwrap();
+        }
+        Ok(answer)
+    }
+}
+
+/// Lets the loser of a race see the store's conflict.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ConflictIsAnError(Arc<AtomicU64>);
+
+impl Fault for ConflictIsAnError {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let version = self.0.load(Ordering::SeqCst);
+        yield_now().await;
+        let next = version + 1;
+        let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
+        match self.0.compare_exchange(version, next, success, failure) {
+            Ok(_) => store.acquire(ask).await,
+            Err(_) => Err(LockError::new(
+                ErrorCode::ServiceUnavailable,
+                "could not serialize access",
+            )),
+        }
+    }
+}
+
+/// Tells by what it saw before, not by what it removed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReleaseCountsTwice;
+
+impl Fault for ReleaseCountsTwice {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let held = store.held_by(id).await.is_some();
+        yield_now().await;
+        let _ = store.memory.release(id).await?;
+        Ok(if held {
+            ReleaseResult::Released
+        } else {
+            NOT_RELEASED
+        })
+    }
+}
+
+/// Checks the owner, and then removes by the key whatever stands there by then.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReleaseRemovesByKey(Arc<AtomicU64>);
+
+impl Fault for ReleaseRemovesByKey {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let Some(held) = store.held_by(id).await else {
+            return Ok(NOT_RELEASED);
+        };
+        let nth = self.0.fetch_add(1, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(2 + nth % 4 * 3)).await;
+        let Some(holder) = store.holder(&held.key).await else {
+            return Ok(NOT_RELEASED);
+        };
+        let answer = store.memory.release(&holder.lock_id).await?;
+        Ok(if holder.lock_id == *id {
+            answer
+        } else {
+            NOT_RELEASED
+        })
+    }
+}
+
+/// Ignores a release while one of the same id is under way, and forgets to end that when the
+/// future is dropped.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReleaseIsOnceOnly(Arc<Mutex<HashSet<LockId>>>);
+
+impl Fault for ReleaseIsOnceOnly {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        if !self.0.lock().unwrap().insert(*id) {
+            return Ok(NOT_RELEASED);
+        }
+        yield_now().await;
+        let answer = store.memory.release(id).await;
+        self.0.lock().unwrap().remove(id);
+        answer
+    }
+}
+
+/// Reads the row, and writes it back with a new expiry, there or not.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendWritesBack;
+
+impl Fault for ExtendWritesBack {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let read = store.held_by(id).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let answer = store.memory.extend(id, ttl).await?;
+        let Some(read) = read.filter(|_| answer.expires_at_ms().is_none()) else {
+            return Ok(answer);
+        };
+        let key = &read.key;
+        let written = store.acquire(Ask { key, id, ttl }).await?;
+        Ok(written
+            .granted()
+            .map_or(answer, |grant| ExtendResult::Extended {
+                expires_at_ms: grant.expires_at_ms,
+            }))
+    }
+}
+
+/// Removes the row and inserts it anew, in two steps.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendDeletesFirst;
+
+impl Fault for ExtendDeletesFirst {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let Some(held) = store.held_by(id).await else {
+            return store.memory.extend(id, ttl).await;
+        };
+        let _ = store.memory.release(id).await?;
+        yield_now().await;
+        let key = &held.key;
+        store.memory.set_fence_counter(key, held.fence.get() - 1);
+        let _ = store.acquire(Ask { key, id, ttl }).await?;
+        store.memory.extend(id, ttl).await
+    }
+}

@@ -1,0 +1,42 @@
+//! Faults of what is told: raw identifiers where people look.
+
+use std::sync::{Arc, Mutex};
+
+use syncguard_core::{AcquireResult, LockError};
+
+use crate::broken::{Answer, Ask, Fault, Store};
+
+/// Tells the log what it locks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LogsTheKey;
+
+impl Fault for LogsTheKey {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        tracing::debug!(key = ask.key.as_str(), "acquiring");
+        store.acquire(ask).await
+    }
+}
+
+/// Keeps the keys in plain text, where `Debug` finds them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DebugShowsKeys(Arc<Mutex<Vec<String>>>);
+
+impl Fault for DebugShowsKeys {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        self.0.lock().unwrap().push(ask.key.as_str().to_owned());
+        store.acquire(ask).await
+    }
+}
+
+/// Says in its errors which key it was.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ErrorsQuoteTheKey;
+
+impl Fault for ErrorsQuoteTheKey {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        store.acquire(ask).await.map_err(|error| {
+            let message = format!("{}: {}", ask.key.as_str(), error.message());
+            LockError::new(error.code(), message)
+        })
+    }
+}
