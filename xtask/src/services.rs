@@ -9,7 +9,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::backends::{chosen, names, obtain_all};
-use crate::step::workspace;
+use crate::step::{this_program, workspace};
 use crate::{Done, Verdict};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -86,7 +86,7 @@ fn start(stores: &Stores) -> Result<State> {
     fs::create_dir_all(folder())?;
     let path = folder().join("log");
     let log = File::create(&path)?;
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = this_program()?;
     command.args(["services", "hold"]);
     if !stores.backend.is_empty() {
         command.args(["--backend", &stores.backend.join(",")]);

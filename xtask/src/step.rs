@@ -17,6 +17,18 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> 
     command
 }
 
+/// A command that is this very program, even if a build has replaced its file since it began.
+pub(crate) fn this_program() -> Result<Command> {
+    // Resolved by the child while it still is this program, so it needs no file of that name.
+    let running = Path::new("/proc/self/exe");
+    let program = if running.exists() {
+        running.to_path_buf()
+    } else {
+        std::env::current_exe()?
+    };
+    Ok(Command::new(program))
+}
+
 /// The workspace's folder.
 pub(crate) fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))

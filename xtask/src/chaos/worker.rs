@@ -1,7 +1,7 @@
 //! Worker processes: this program again, under a task that is not shown.
 
 use std::io::{self, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use syncguard_core::{AnyBackend, LockKey};
 
 use super::fencing;
 use super::store::{Store, chosen, names};
+use crate::step::this_program;
 use crate::{Done, Verdict};
 
 /// Workers on one backend each, with as many clients.
@@ -110,7 +111,7 @@ pub(super) struct Start<'a> {
 
 impl Process {
     pub(super) fn start(start: &Start<'_>) -> Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = this_program()?;
         command
             .args(["chaos-worker", start.store.name, start.address])
             .args(["--worker", &start.worker.to_string()])
