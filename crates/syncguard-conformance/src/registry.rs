@@ -163,6 +163,16 @@ macro_rules! __for_each_case {
                 clean_up_spares_live_locks_and_fences [F2 L4 E1]
                     "Whatever clears dead locks away spares live ones, and every fence counter.";
             }
+            auto_extend {
+                a_section_outlives_its_ttl [X1 X2 E1]
+                    "A section that is longer than its TTL keeps others out, and releases its lock at the end.";
+                a_lock_taken_away_is_lost [X3 R3]
+                    "A lock that was released behind its holder's back is lost at the next renewal; the section is dropped, and the successor's lock is left alone.";
+                released_locks_stay_released [X3 R1]
+                    "Once a renewed lock is released, no renewal that was under way brings it back.";
+                the_longest_hold_ends [E2]
+                    "A section that hangs does not keep its key: renewals stop after the longest hold.";
+            }
             expiry {
                 before_it_a_lease_is_live [E1 L1 L2]
                     "Until it expires a lease is live: all reads say so and nobody else is granted the key.";

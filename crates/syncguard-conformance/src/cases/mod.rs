@@ -10,6 +10,7 @@
 )]
 
 pub mod acquire;
+pub mod auto_extend;
 pub mod cancel;
 pub mod concurrency;
 pub mod errors;

@@ -1,0 +1,156 @@
+//! Leases that are kept alive by auto-extension, on a real store.
+
+use std::future::pending;
+use std::time::Instant;
+
+use syncguard_core::{
+    AutoExtend, ErrorCode, LockBackend as _, LockError, LockOptions, Receipt, acquire, lock,
+    release,
+};
+
+use crate::clock::{LIFETIMES, too_slow};
+use crate::outcome::{require, same};
+use crate::steps::{LONG, give_back, held, join, ms, not_renewed, soon_free, take};
+use crate::{Bench, CaseResult, Failure, Harness, Outcome};
+
+/// A section that is longer than its TTL keeps others out, and releases its lock at the end.
+///
+/// Proves X1, X2, E1.
+pub async fn a_section_outlives_its_ttl<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("kept")?;
+    for lasting in LIFETIMES {
+        let options = LockOptions::new()
+            .with_ttl(lasting)
+            .with_auto_extend(AutoExtend::new());
+        let kept = lock(
+            &client,
+            &key,
+            options,
+            async |lease| -> Result<(), Failure> {
+                let end = Instant::now() + lasting * 3;
+                while Instant::now() < end {
+                    tokio::time::sleep(lasting / 4).await;
+                    let attempt = acquire(&other, &key, LONG).await?;
+                    require(
+                        attempt.is_none() || !lease.is_valid(),
+                        "a key whose lease is kept: expected Locked for others, saw a grant",
+                    )?;
+                }
+                Ok(())
+            },
+        );
+        match kept.await {
+            // A machine or a store too slow to renew in time: that was noticed, as it should be.
+            Err(error) if error.code() == ErrorCode::LockLost => {
+                soon_free(&client, &key).await?;
+            }
+            kept => {
+                let receipt = kept?;
+                same("the lock was gone at the end", receipt.overran(), false)?;
+                receipt.into_value()?;
+                soon_free(&other, &key).await?;
+                return Ok(Outcome::Passed);
+            }
+        }
+    }
+    Err(too_slow())
+}
+
+/// A lock that was released behind its holder's back is lost at the next renewal; the section is
+/// dropped, and the successor's lock is left alone.
+///
+/// Proves X3, R3.
+pub async fn a_lock_taken_away_is_lost<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("taken")?;
+    let options = LockOptions::new()
+        .with_ttl(ms(3_000))
+        .with_auto_extend(AutoExtend::new());
+    let successor = std::sync::Mutex::new(None);
+    let outcome: Result<Receipt<Result<(), Failure>>, LockError> =
+        lock(&client, &key, options, async |lease| {
+            give_back(&other, lease.lock_id()).await?;
+            let grant = take(&other, &key, LONG).await?;
+            if let Ok(mut successor) = successor.lock() {
+                *successor = Some(grant);
+            }
+            pending().await
+        })
+        .await;
+    let error = match outcome {
+        Ok(receipt) => return Err(receipt.into_value().err().unwrap_or_else(too_slow)),
+        Err(error) => error,
+    };
+    same(
+        "the code of a lost lease",
+        error.code(),
+        ErrorCode::LockLost,
+    )?;
+    let successor = successor.into_inner().ok().flatten();
+    let successor = successor.ok_or_else(|| Failure::new("expected a successor, saw none"))?;
+    held(&client, &key, &successor.lock_id).await?;
+    give_back(&other, &successor.lock_id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Once a renewed lock is released, no renewal that was under way brings it back.
+///
+/// Proves X3, R1.
+pub async fn released_locks_stay_released<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let keys = (0_u64..).zip(bench.keys("renewed", 8)?);
+    let workers = keys.map(|(worker, key)| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            for round in 0..8_u64 {
+                let guard = match acquire(&client, &key, ms(300)).await {
+                    Err(error) if error.outcome_unknown() => {
+                        soon_free(&client, &key).await?;
+                        continue;
+                    }
+                    guard => guard?.ok_or_else(|| Failure::new("a free key: expected a guard"))?,
+                };
+                let guard = guard.with_auto_extend(AutoExtend::new());
+                // Up to and around the first two renewals.
+                tokio::time::sleep(ms(60 + (worker * 8 + round) * 7 % 170)).await;
+                let id = *guard.lock_id();
+                let _ = guard.release().await?;
+                not_renewed(&client, &id).await?;
+                let again = release(&client, id).await?;
+                same("a second release", again.is_released(), false)?;
+                soon_free(&client, &key).await?;
+            }
+            Ok(())
+        })
+    });
+    join(workers).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A section that hangs does not keep its key: renewals stop after the longest hold.
+///
+/// Proves E2.
+pub async fn the_longest_hold_ends<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let key = bench.key("hanging")?;
+    let (lasting, longest) = (ms(600), ms(1_500));
+    let options = LockOptions::new()
+        .with_ttl(lasting)
+        .with_auto_extend(AutoExtend::new().with_max_hold(longest));
+    let begun = Instant::now();
+    let outcome = lock(&client, &key, options, async |_| pending::<()>().await).await;
+    let code = outcome.err().map(|error| error.code());
+    same(
+        "the code of a hold that ended",
+        code,
+        Some(ErrorCode::LockLost),
+    )?;
+    require(
+        begun.elapsed() >= lasting,
+        "a lease that is kept: expected it to last for its TTL at the least",
+    )?;
+    soon_free(&client, &key).await?;
+    require(!client.is_locked(&key).await?, "expected a free key")?;
+    Ok(Outcome::Passed)
+}
