@@ -9,6 +9,7 @@ use crate::tally::Tally;
 use crate::{Done, Verdict};
 
 mod abandonment;
+mod death;
 mod faults;
 mod fencing;
 mod report;
@@ -16,6 +17,7 @@ mod run;
 mod store;
 mod worker;
 
+pub(crate) use death::{Holding, hold};
 pub(crate) use worker::{Assignment, work};
 
 use store::{Store, chosen, names};
@@ -49,6 +51,8 @@ enum Experiment {
     Fencing,
     /// Ten thousand acquires are each abandoned after 0.1 to 50 ms
     Abandonment,
+    /// Holders are told to end, and killed
+    Death,
 }
 
 /// What one run is to be.
@@ -74,11 +78,12 @@ pub(crate) fn run(options: &Options) -> Done {
         Some(Experiment::Abandonment) => {
             on_each(&stores, |store| abandonment::run(store, settings))
         }
+        Some(Experiment::Death) => on_each(&stores, death::run),
     };
     Ok(tally.verdict())
 }
 
-/// A run on each store, as part of the tests.
+/// A run and the death of holders on each store, as part of the tests.
 pub(crate) fn run_all(seconds: u64) -> Tally {
     let settings = Settings {
         seconds,
@@ -86,7 +91,9 @@ pub(crate) fn run_all(seconds: u64) -> Tally {
         workers: 4,
         mutant: None,
     };
-    on_each(&chosen(&[]), |store| run::run(store, settings))
+    let mut tally = on_each(&chosen(&[]), |store| run::run(store, settings));
+    tally += on_each(&chosen(&[]), death::run);
+    tally
 }
 
 /// A run that could not be carried out has failed, and keeps no other from its turn.

@@ -42,6 +42,8 @@ enum Task {
     Chaos(chaos::Options),
     #[command(hide = true)]
     ChaosWorker(chaos::Assignment),
+    #[command(hide = true)]
+    ChaosHolder(chaos::Holding),
     /// Servers for development, in the background
     Services(services::Options),
     /// What continuous integration runs: formatting, lints, documentation, tests
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Task::Conformance(options) => conformance::run(&options),
         Task::Chaos(options) => chaos::run(&options),
         Task::ChaosWorker(assignment) => chaos::work(&assignment),
+        Task::ChaosHolder(holding) => chaos::hold(&holding),
         Task::Services(options) => services::run(&options),
         Task::Ci => ci::run(),
     };
