@@ -167,7 +167,7 @@ macro_rules! __for_each_case {
                 a_section_outlives_its_ttl [X1 X2 E1]
                     "A section that is longer than its TTL keeps others out, and releases its lock at the end.";
                 a_lock_taken_away_is_lost [X3 R3]
-                    "A lock that was released behind its holder's back is lost at the next renewal; the section is dropped, and the successor's lock is left alone.";
+                    "A lock taken away behind its holder's back is lost, and the successor's is left alone.";
                 released_locks_stay_released [X3 R1]
                     "Once a renewed lock is released, no renewal that was under way brings it back.";
                 the_longest_hold_ends [E2]

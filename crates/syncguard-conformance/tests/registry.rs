@@ -61,6 +61,7 @@ fn the_list_is_what_the_pages_say() {
     let mut pages = BTreeMap::new();
     for (group, source) in [
         ("acquire", include_str!("../src/cases/acquire.rs")),
+        ("auto_extend", include_str!("../src/cases/auto_extend.rs")),
         ("cancel", include_str!("../src/cases/cancel.rs")),
         ("concurrency", include_str!("../src/cases/concurrency.rs")),
         ("errors", include_str!("../src/cases/errors.rs")),

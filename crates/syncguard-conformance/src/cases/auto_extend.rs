@@ -57,8 +57,7 @@ pub async fn a_section_outlives_its_ttl<H: Harness>(bench: Bench<H>) -> CaseResu
     Err(too_slow())
 }
 
-/// A lock that was released behind its holder's back is lost at the next renewal; the section is
-/// dropped, and the successor's lock is left alone.
+/// A lock taken away behind its holder's back is lost, and the successor's is left alone.
 ///
 /// Proves X3, R3.
 pub async fn a_lock_taken_away_is_lost<H: Harness>(bench: Bench<H>) -> CaseResult {
