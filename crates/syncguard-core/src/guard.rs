@@ -172,7 +172,6 @@ impl<B: ManagedBackend> Drop for LockGuard<B> {
         self.lease.policy().spawn(&self.runtime, async move {
             if let Some(renewal) = renewal {
                 renewal.stop().await;
-                lease.end();
             }
             if let Err(error) = dispose(&lease).await {
                 lease

@@ -53,6 +53,8 @@
 //! [`PostgresStore::purge_expired`] deletes rows of keys that are never used again. Fence counters
 //! stay for ever, at about 100 bytes each: without them a key could see a fence twice.
 
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod backend;
 mod connect;
 mod error;

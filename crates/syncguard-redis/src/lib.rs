@@ -48,6 +48,8 @@
 //! A lock's three keys must be on one node: give the prefix a hash tag, as in `{syncguard}`. For
 //! anything that a URL cannot say, configure a client and pass it to [`RedisStore::with_client`].
 
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod backend;
 mod cleanup;
 mod client;
