@@ -41,9 +41,18 @@ impl Fence {
     /// `Internal` above [`FENCE_MAX`]: the counter is used up.
     pub fn from_counter(counter: u64) -> Result<Self, LockError> {
         if counter > FENCE_MAX {
-            return Err(exhausted());
+            return Err(Self::exhausted());
         }
         Ok(Self(counter))
+    }
+
+    /// The error of a grant that would pass [`FENCE_MAX`], for stores that find out themselves.
+    #[must_use]
+    pub fn exhausted() -> LockError {
+        LockError::new(
+            ErrorCode::Internal,
+            format!("the key's fence counter has passed {FENCE_MAX}; use a new key or prefix"),
+        )
     }
 
     /// The number itself.
@@ -51,15 +60,6 @@ impl Fence {
     pub const fn get(self) -> u64 {
         self.0
     }
-}
-
-/// The error of a grant that would pass [`FENCE_MAX`].
-#[must_use]
-pub(crate) fn exhausted() -> LockError {
-    LockError::new(
-        ErrorCode::Internal,
-        format!("the key's fence counter has passed {FENCE_MAX}; use a new key or prefix"),
-    )
 }
 
 /// Formats a number as a fence: 15 digits, zero-padded.

@@ -3,9 +3,8 @@
 use std::time::Instant;
 
 use syncguard_core::{
-    AcquireResult, Capabilities, ErrorCode, ExtendResult, FENCE_MAX, FailureReason, Fence,
-    LockBackend, LockError, LockId, LockInfoDebug, LockKey, Lookup, ReleaseResult, TimeAuthority,
-    Ttl,
+    AcquireResult, Capabilities, ExtendResult, FailureReason, Fence, LockBackend, LockError,
+    LockId, LockInfoDebug, LockKey, Lookup, ReleaseResult, TimeAuthority, Ttl,
 };
 
 use crate::PostgresStore;
@@ -43,7 +42,7 @@ impl LockBackend for PostgresStore {
             match verdict.parts() {
                 ("granted", grant) => return parse_grant(grant, id).map(AcquireResult::Acquired),
                 ("locked", _) => return Ok(AcquireResult::Locked),
-                ("exhausted", _) => return Err(exhausted()),
+                ("exhausted", _) => return Err(Fence::exhausted()),
                 // It stood in line too long. As long as the lease would have been: that is
                 // contention, whoever caused it.
                 ("waited", _) if started.elapsed() >= ttl.as_duration() => break,
@@ -128,11 +127,4 @@ fn reason(word: &str) -> Result<Option<FailureReason>, LockError> {
         "absent" => Ok(Some(FailureReason::NotFound)),
         _ => Err(unreadable()),
     }
-}
-
-fn exhausted() -> LockError {
-    LockError::new(
-        ErrorCode::Internal,
-        format!("the key's fence counter has reached {FENCE_MAX}; use a new key or prefix"),
-    )
 }

@@ -58,10 +58,7 @@ pub(crate) fn acquired(answer: Value) -> Result<Acquired, LockError> {
     match answer {
         Value::Integer(0) => Ok(Acquired::Locked),
         Value::Integer(-3) => Err(not_a_lock()),
-        // The error of a counter that has been used up.
-        Value::Integer(-4) => Err(Fence::from_counter(FENCE_MAX + 1)
-            .err()
-            .unwrap_or_else(unexpected)),
+        Value::Integer(-4) => Err(Fence::exhausted()),
         Value::Array(fields) => match fields.as_slice() {
             [Value::Integer(1), fence, Value::Integer(expires_at_ms)] => Ok(Acquired::Granted {
                 fence: fence
