@@ -91,6 +91,13 @@ pub trait LockBackend: Clone + fmt::Debug + Send + Sync + 'static {
     /// What this backend is and can do.
     fn capabilities(&self) -> Capabilities;
 
+    /// How far this machine's clock was ahead of the store's when they were last compared, in
+    /// milliseconds; negative if it was behind. `None` where they are not compared, which is the
+    /// default: under the store's own time nothing depends on it.
+    fn clock_skew_ms(&self) -> Option<i64> {
+        None
+    }
+
     /// Takes the lock on `key` for `id`, if it is free.
     ///
     /// # Errors

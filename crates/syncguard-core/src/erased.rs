@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::{
     AcquireResult, Capabilities, ExtendResult, Fence, FenceToken, LockBackend, LockError, LockId,
-    LockInfo, LockInfoDebug, LockKey, Lookup, ManagedBackend, Policy, ReleaseResult, Ttl,
+    LockInfo, LockInfoDebug, LockKey, Lookup, ManagedBackend, Observer, Policy, ReleaseResult, Ttl,
 };
 
 /// Any managed backend behind one type, so that an application can choose its store at run time.
@@ -48,6 +48,7 @@ type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send + 
 /// The object-safe twin of [`ManagedBackend`].
 trait ErasedBackend<F: FenceToken>: fmt::Debug + Send + Sync {
     fn capabilities(&self) -> Capabilities;
+    fn clock_skew_ms(&self) -> Option<i64>;
     fn acquire<'a>(
         &'a self,
         key: &'a LockKey,
@@ -60,11 +61,16 @@ trait ErasedBackend<F: FenceToken>: fmt::Debug + Send + Sync {
     fn lookup_raw<'a>(&'a self, by: Lookup<'a>) -> Answer<'a, Option<LockInfoDebug<F>>>;
     fn lookup<'a>(&'a self, by: Lookup<'a>) -> Answer<'a, Option<LockInfo<F>>>;
     fn policy(&self) -> &Policy;
+    fn observed_by(&self, observer: Arc<dyn Observer>) -> AnyBackend<F>;
 }
 
 impl<B: ManagedBackend> ErasedBackend<B::Fence> for B {
     fn capabilities(&self) -> Capabilities {
         LockBackend::capabilities(self)
+    }
+
+    fn clock_skew_ms(&self) -> Option<i64> {
+        LockBackend::clock_skew_ms(self)
     }
 
     fn acquire<'a>(
@@ -99,6 +105,10 @@ impl<B: ManagedBackend> ErasedBackend<B::Fence> for B {
     fn policy(&self) -> &Policy {
         ManagedBackend::policy(self)
     }
+
+    fn observed_by(&self, observer: Arc<dyn Observer>) -> AnyBackend<B::Fence> {
+        AnyBackend::new(ManagedBackend::observed_by(self.clone(), observer))
+    }
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -107,6 +117,10 @@ impl<F: FenceToken> LockBackend for AnyBackend<F> {
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
+    }
+
+    fn clock_skew_ms(&self) -> Option<i64> {
+        self.0.clock_skew_ms()
     }
 
     async fn acquire(
@@ -142,5 +156,9 @@ impl<F: FenceToken> LockBackend for AnyBackend<F> {
 impl<F: FenceToken> ManagedBackend for AnyBackend<F> {
     fn policy(&self) -> &Policy {
         self.0.policy()
+    }
+
+    fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
+        self.0.observed_by(observer)
     }
 }

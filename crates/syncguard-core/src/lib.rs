@@ -57,6 +57,7 @@ mod lock;
 mod lock_id;
 mod lookup;
 mod managed;
+mod observer;
 mod outcome;
 mod policy;
 mod reclaim;
@@ -88,6 +89,7 @@ pub use crate::lookup::{
     extend, get_by_id, get_by_id_raw, get_by_key, get_by_key_raw, is_locked, owns, release,
 };
 pub use crate::managed::Managed;
+pub use crate::observer::{Observer, ReclaimResult, WaitEnd};
 pub use crate::outcome::{
     AcquireResult, ExtendResult, FailureReason, Grant, LockInfo, LockInfoDebug, ReleaseResult,
 };

@@ -1,6 +1,6 @@
 //! [`lock()`]: wait for a key, run a section, give the key back.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -11,10 +11,11 @@ use crate::cancel::aborted;
 use crate::error::WaitSummary;
 use crate::guard::attempt;
 use crate::managed::current_runtime;
+use crate::observer::{Observer, Observers};
 use crate::ttl::DEFAULT_TTL;
 use crate::{
     AutoExtend, Backoff, ErrorCode, Jitter, Lease, LockError, LockGuard, LockKey, ManagedBackend,
-    Operation, ReleaseResult, Ttl, hash_key,
+    Operation, ReleaseResult, Ttl, WaitEnd, hash_key,
 };
 
 /// Further attempts after the first, when none are given.
@@ -294,74 +295,126 @@ async fn wait_for<B: ManagedBackend>(
 ) -> Result<LockGuard<B>, LockError> {
     let ttl = Ttl::new(options.ttl)?;
     current_runtime()?;
-    let attempting = AtomicBool::new(false);
-    let contend = contend(backend, key, ttl, options, &attempting);
-    let Some(token) = &options.cancellation else {
-        return contend.await;
-    };
-    if token.is_cancelled() {
+    let token = options.cancellation.as_ref();
+    if token.is_some_and(CancellationToken::is_cancelled) {
         return Err(aborted());
     }
-    tokio::select! {
-        biased;
-        () = token.cancelled() => Err(match attempting.load(Ordering::Relaxed) {
-            true => aborted().with_outcome_unknown(),
-            false => aborted(),
-        }),
-        guard = contend => guard,
+    let wait = Wait::begin(backend.policy().observers());
+    let contend = contend(backend, key, ttl, options, &wait);
+    let outcome = match token {
+        None => contend.await,
+        Some(token) => tokio::select! {
+            biased;
+            () = token.cancelled() => Err(wait.aborted()),
+            guard = contend => guard,
+        },
+    };
+    wait.end(&outcome);
+    outcome
+}
+
+/// A wait under way. Observers are told of its end, whatever that is.
+struct Wait<'a> {
+    observers: &'a Observers,
+    started: Instant,
+    attempts: AtomicU32,
+    /// Whether a request may be in flight.
+    attempting: AtomicBool,
+    end: WaitEnd,
+}
+
+impl<'a> Wait<'a> {
+    fn begin(observers: &'a Observers) -> Self {
+        observers.tell(Observer::wait_began);
+        Self {
+            observers,
+            started: Instant::now(),
+            attempts: AtomicU32::new(0),
+            attempting: AtomicBool::new(false),
+            end: WaitEnd::Abandoned,
+        }
+    }
+
+    fn summary(&self) -> WaitSummary {
+        WaitSummary {
+            attempts: self.attempts.load(Ordering::Relaxed),
+            waited: self.started.elapsed(),
+        }
+    }
+
+    fn aborted(&self) -> LockError {
+        if self.attempting.load(Ordering::Relaxed) {
+            aborted().with_outcome_unknown()
+        } else {
+            aborted()
+        }
+    }
+
+    fn end<T>(mut self, outcome: &Result<T, LockError>) {
+        self.end = match outcome {
+            Ok(_) => WaitEnd::Granted,
+            Err(error) => WaitEnd::Failed(error.code()),
+        };
     }
 }
 
-/// Tries until the options say to stop. `attempting` is set while a request may be in flight.
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        let (summary, end) = (self.summary(), self.end);
+        self.observers
+            .tell(|observer| observer.wait_ended(summary, end));
+    }
+}
+
+/// Tries until the options say to stop.
 async fn contend<B: ManagedBackend>(
     backend: &B,
     key: &LockKey,
     ttl: Ttl,
     options: &LockOptions,
-    attempting: &AtomicBool,
+    wait: &Wait<'_>,
 ) -> Result<LockGuard<B>, LockError> {
-    let started = Instant::now();
     // A timeout beyond what the clock can count is no timeout.
-    let deadline = started
+    let deadline = wait
+        .started
         .checked_add(options.timeout)
-        .unwrap_or_else(|| started + Ttl::MAX.as_duration());
-    let mut attempts = 0;
+        .unwrap_or_else(|| wait.started + Ttl::MAX.as_duration());
+    let mut retries = 0;
     loop {
-        attempts += 1;
-        let wait = || WaitSummary {
-            attempts,
-            waited: started.elapsed(),
-        };
-        attempting.store(true, Ordering::Relaxed);
+        wait.attempts.store(retries + 1, Ordering::Relaxed);
+        wait.attempting.store(true, Ordering::Relaxed);
         let answer = timeout_at(deadline, attempt(backend, key, ttl)).await;
-        attempting.store(false, Ordering::Relaxed);
+        wait.attempting.store(false, Ordering::Relaxed);
         match answer {
             Ok(Ok(Some(guard))) => return Ok(guard),
             Ok(Ok(None)) => {}
-            Ok(Err(error)) => return Err(error.with_wait(wait())),
+            Ok(Err(error)) => return Err(error.with_wait(wait.summary())),
             Err(_) => {
                 let cause = "the last attempt had no answer yet";
-                return Err(timed_out(wait(), cause).with_outcome_unknown());
+                return Err(timed_out(wait.summary(), cause).with_outcome_unknown());
             }
         }
-        if attempts > options.max_retries {
-            return Err(timed_out(wait(), "the key stayed held through all retries"));
+        if retries >= options.max_retries {
+            let cause = "the key stayed held through all retries";
+            return Err(timed_out(wait.summary(), cause));
         }
         let mut pause = delay(
             options.backoff,
             options.jitter,
             options.retry_delay,
-            attempts - 1,
+            retries,
         );
         let left = deadline.saturating_duration_since(Instant::now());
         if pause >= left {
             // Too long: come back a little before the timeout instead, once.
             pause = left.saturating_sub(LAST_ATTEMPT);
             if pause.is_zero() {
-                return Err(timed_out(wait(), "the key stayed held until the timeout"));
+                let cause = "the key stayed held until the timeout";
+                return Err(timed_out(wait.summary(), cause));
             }
         }
         tokio::time::sleep(pause).await;
+        retries += 1;
     }
 }
 

@@ -1,6 +1,7 @@
 //! [`Managed`]: the policy that every backend shares, around any of them.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -9,7 +10,7 @@ use crate::reclaim::Reclaim;
 use crate::{
     AcquireResult, Capabilities, ErrorCode, ExtendResult, FENCE_WARN, Fence, FenceToken as _,
     LockBackend, LockError, LockId, LockInfo, LockInfoDebug, LockKey, Lookup, ManagedBackend,
-    Operation, Policy, ReleaseResult, Ttl, hash_key,
+    Observer, Operation, Policy, ReleaseResult, Ttl, hash_key,
 };
 
 /// Makes any [`LockBackend`] keep the promises of a [`Policy`].
@@ -126,6 +127,10 @@ impl<B: LockBackend> LockBackend for Managed<B> {
         self.inner.capabilities()
     }
 
+    fn clock_skew_ms(&self) -> Option<i64> {
+        self.inner.clock_skew_ms()
+    }
+
     async fn acquire(
         &self,
         key: &LockKey,
@@ -204,5 +209,10 @@ impl<B: LockBackend> LockBackend for Managed<B> {
 impl<B: LockBackend> ManagedBackend for Managed<B> {
     fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.policy = self.policy.with_observer(observer);
+        self
     }
 }

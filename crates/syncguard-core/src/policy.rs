@@ -11,7 +11,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::managed::current_runtime;
-use crate::{ErrorCode, LockBackend, LockError};
+use crate::observer::Observers;
+use crate::{ErrorCode, LockBackend, LockError, Observer};
 
 /// Deadline of one operation when none is given.
 pub const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,6 +27,7 @@ pub struct Policy {
     operation_timeout: Duration,
     dispose_timeout: Option<Duration>,
     on_release_error: Option<ReleaseErrorHandler>,
+    observers: Observers,
     background: TaskTracker,
     clock: Clock,
 }
@@ -39,6 +41,7 @@ impl Default for Policy {
             operation_timeout: DEFAULT_OPERATION_TIMEOUT,
             dispose_timeout: None,
             on_release_error: None,
+            observers: Observers::default(),
             background,
             clock: Clock::default(),
         }
@@ -85,6 +88,13 @@ impl Policy {
         self
     }
 
+    /// Adds an observer: see [`ManagedBackend::observed_by`]. Default: none.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observers = self.observers.with(observer);
+        self
+    }
+
     /// Replaces the clock that guards are watched by. It counts from any fixed point, never runs
     /// backwards, and must go on while the machine is suspended. Meant for tests.
     #[must_use]
@@ -106,6 +116,10 @@ impl Policy {
     #[must_use]
     pub fn pending(&self) -> usize {
         self.background.len()
+    }
+
+    pub(crate) fn observers(&self) -> &Observers {
+        &self.observers
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -155,6 +169,7 @@ impl fmt::Debug for Policy {
         f.debug_struct("Policy")
             .field("operation_timeout", &self.operation_timeout)
             .field("dispose_timeout", &self.dispose_timeout)
+            .field("observers", &self.observers)
             .field("pending", &self.pending())
             .finish_non_exhaustive()
     }
@@ -172,6 +187,11 @@ impl fmt::Debug for Policy {
 pub trait ManagedBackend: LockBackend {
     /// The policy in force.
     fn policy(&self) -> &Policy;
+
+    /// The same backend, telling one more [`Observer`] of waits for its keys and of what is reclaimed
+    /// after its calls. Clones that were made before it tell nothing.
+    #[must_use]
+    fn observed_by(self, observer: Arc<dyn Observer>) -> Self;
 
     /// Waits until all background releases are done: those of dropped guards and of abandoned
     /// acquires. Call it before the process or its runtime ends.

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::{Backoff, Jitter, delay};
 use crate::managed::{current_runtime, timed_out};
-use crate::{LockBackend, LockError, LockId, Operation, Policy, ReleaseResult, Ttl};
+use crate::{LockBackend, LockError, LockId, Operation, Policy, ReclaimResult, ReleaseResult, Ttl};
 
 /// For how long, at the least, an abandoned acquire may still arrive at the store after the first
 /// `NotHeld`: it can have been overtaken by its own release on another connection. Where operations
@@ -39,6 +39,8 @@ struct Job<B> {
     backend: B,
     policy: Policy,
     id: LockId,
+    /// The call that was abandoned.
+    after: Operation,
     persistence: Duration,
     straggler_window: Duration,
 }
@@ -50,43 +52,34 @@ impl<B: LockBackend> Reclaim<B> {
         id: &LockId,
         ttl: Ttl,
     ) -> Result<Self, LockError> {
-        // The lock can be granted no later than the deadline, and then lives for its TTL.
-        let persistence = policy.operation_timeout().saturating_add(ttl.as_duration());
         let stragglers = STRAGGLER_WINDOW.max(policy.operation_timeout());
-        Self::arm(
-            backend,
-            policy,
-            id,
-            persistence,
-            stragglers.min(ttl.as_duration()),
-        )
+        Self::arm(Job {
+            backend: backend.clone(),
+            policy: policy.clone(),
+            id: *id,
+            after: Operation::Acquire,
+            // The lock can be granted no later than the deadline, and then lives for its TTL.
+            persistence: policy.operation_timeout().saturating_add(ttl.as_duration()),
+            straggler_window: stragglers.min(ttl.as_duration()),
+        })
     }
 
     pub(crate) fn of_release(backend: &B, policy: &Policy, id: &LockId) -> Result<Self, LockError> {
-        Self::arm(backend, policy, id, RELEASE_PERSISTENCE, Duration::ZERO)
+        Self::arm(Job {
+            backend: backend.clone(),
+            policy: policy.clone(),
+            id: *id,
+            after: Operation::Release,
+            persistence: RELEASE_PERSISTENCE,
+            straggler_window: Duration::ZERO,
+        })
     }
 
-    fn arm(
-        backend: &B,
-        policy: &Policy,
-        id: &LockId,
-        persistence: Duration,
-        straggler_window: Duration,
-    ) -> Result<Self, LockError> {
-        let runtime = current_runtime()?;
-        let started = policy.clock().now();
-        let (backend, policy, id) = (backend.clone(), policy.clone(), *id);
-        let job = Job {
-            backend,
-            policy,
-            id,
-            persistence,
-            straggler_window,
-        };
+    fn arm(job: Job<B>) -> Result<Self, LockError> {
         Ok(Self {
+            runtime: current_runtime()?,
+            started: job.policy.clock().now(),
             job: Some(job),
-            runtime,
-            started,
         })
     }
 
@@ -113,15 +106,22 @@ impl<B: LockBackend> Drop for Reclaim<B> {
 
 impl<B: LockBackend> Job<B> {
     async fn run(self) {
+        let result = self.settle().await;
+        let observers = self.policy.observers();
+        observers.tell(|observer| observer.reclaimed(self.after, result));
+    }
+
+    async fn settle(&self) -> ReclaimResult {
         let started = Instant::now();
         let mut first_not_held = None;
-        for attempt in 0.. {
+        let mut attempt = 0;
+        loop {
             let failure = match self.release().await {
-                Ok(ReleaseResult::Released) => return,
+                Ok(ReleaseResult::Released) => return ReclaimResult::Released,
                 Ok(ReleaseResult::NotHeld { .. }) => {
                     let since = *first_not_held.get_or_insert_with(Instant::now);
                     if since.elapsed() >= self.straggler_window {
-                        return;
+                        return ReclaimResult::NotHeld;
                     }
                     None
                 }
@@ -130,14 +130,16 @@ impl<B: LockBackend> Job<B> {
             let spent = started.elapsed();
             let hopeless = |error: &LockError| !error.is_retryable() && !error.outcome_unknown();
             if spent >= self.persistence || failure.as_ref().is_some_and(hopeless) {
-                if let Some(error) = failure {
-                    self.policy
-                        .report_release_error(&error.with_lock_id(&self.id));
-                }
-                return;
+                let Some(error) = failure else {
+                    return ReclaimResult::NotHeld;
+                };
+                let error = error.with_lock_id(&self.id);
+                self.policy.report_release_error(&error);
+                return ReclaimResult::GivenUp;
             }
             let pause = delay(Backoff::Exponential, Jitter::Equal, FIRST_DELAY, attempt);
             sleep(pause.min(LONGEST_DELAY.max(spent / DELAYS_PER_TIME_AWAY))).await;
+            attempt += 1;
         }
     }
 

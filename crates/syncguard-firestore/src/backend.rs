@@ -55,15 +55,6 @@ impl FirestoreStore {
         }
     }
 
-    /// How far this machine's clock was ahead of the server's at the last read, in milliseconds;
-    /// negative if it was behind, and `None` before the first read.
-    ///
-    /// It is the part of the difference that is certain: the time an answer takes is not counted.
-    #[must_use]
-    pub fn clock_skew_ms(&self) -> Option<i64> {
-        self.clock.skew_ms()
-    }
-
     pub(crate) async fn read(
         &self,
         request: impl Future<Output = Result<Reading, Status>>,
@@ -145,6 +136,12 @@ impl LockBackend for FirestoreStore {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::new::<Fence>("firestore", self.clock.authority())
+    }
+
+    /// As measured by the last read. It is the part of the difference that is certain: the time an
+    /// answer takes is not counted.
+    fn clock_skew_ms(&self) -> Option<i64> {
+        self.clock.skew_ms()
     }
 
     async fn acquire(

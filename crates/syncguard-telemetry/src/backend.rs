@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use syncguard_core::{
     AcquireResult, Capabilities, ExtendResult, LockBackend, LockError, LockId, LockInfo,
-    LockInfoDebug, LockKey, Lookup, ManagedBackend, Policy, ReleaseResult, Ttl,
+    LockInfoDebug, LockKey, Lookup, ManagedBackend, Observer, Policy, ReleaseResult, Ttl,
 };
 
 use crate::TelemetryOptions;
@@ -27,14 +27,19 @@ pub struct Telemetry<B> {
 }
 
 /// Tells the sinks of `options` of every call of `backend`. See [`Telemetry`].
-pub fn with_telemetry<B: LockBackend>(backend: B, options: TelemetryOptions) -> Telemetry<B> {
+pub fn with_telemetry<B: ManagedBackend>(backend: B, options: TelemetryOptions) -> Telemetry<B> {
     Telemetry::new(backend, options)
 }
 
-impl<B: LockBackend> Telemetry<B> {
+impl<B: ManagedBackend> Telemetry<B> {
     /// Wraps a backend.
     pub fn new(inner: B, options: TelemetryOptions) -> Self {
         let hub = Hub::new(options, inner.capabilities().backend).map(Arc::new);
+        #[cfg(feature = "opentelemetry")]
+        let inner = match &hub {
+            Some(hub) if hub.has_metrics() => inner.observed_by(hub.clone()),
+            _ => inner,
+        };
         Self { inner, hub }
     }
 }
@@ -72,7 +77,9 @@ impl<B> Telemetry<B> {
             None => true,
         }
     }
+}
 
+impl<B: LockBackend> Telemetry<B> {
     /// Makes a call, and reports how it ended if anybody wants to know.
     ///
     /// The call's future is made here, not handed over: it would be copied, and it can be big.
@@ -91,6 +98,8 @@ impl<B> Telemetry<B> {
         let pending = hub.begin(call);
         let answer = make().await;
         pending.end(Outcome::of(&answer, domain));
+        #[cfg(feature = "opentelemetry")]
+        hub.note_clock_skew(|| self.inner.clock_skew_ms());
         answer
     }
 }
@@ -101,6 +110,10 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
+    }
+
+    fn clock_skew_ms(&self) -> Option<i64> {
+        self.inner.clock_skew_ms()
     }
 
     async fn acquire(
@@ -158,6 +171,11 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
 impl<B: ManagedBackend> ManagedBackend for Telemetry<B> {
     fn policy(&self) -> &Policy {
         self.inner.policy()
+    }
+
+    fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.inner = self.inner.observed_by(observer);
+        self
     }
 
     fn drain(&self, timeout: Duration) -> impl Future<Output = Result<(), LockError>> + Send {

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Instant;
 
+#[cfg(feature = "opentelemetry")]
+use syncguard_core::{Observer, Operation, ReclaimResult, WaitEnd, WaitSummary};
+
 use crate::TelemetryOptions;
 use crate::call::{Call, Outcome, Record};
 use crate::queue::Queue;
@@ -58,6 +61,21 @@ impl Hub {
         }
     }
 
+    #[cfg(feature = "opentelemetry")]
+    pub(crate) fn has_metrics(&self) -> bool {
+        self.metrics.is_some()
+    }
+
+    /// Asks for the skew only where there is something to show it.
+    #[cfg(feature = "opentelemetry")]
+    pub(crate) fn note_clock_skew(&self, skew_ms: impl FnOnce() -> Option<i64>) {
+        if let Some(metrics) = &self.metrics
+            && let Some(skew_ms) = skew_ms()
+        {
+            contained(|| metrics.clock_skew(self.backend, skew_ms));
+        }
+    }
+
     fn report(&self, call: Call<'_>, outcome: Outcome, started: Instant) {
         let ended = Instant::now();
         let duration = ended.saturating_duration_since(started);
@@ -77,6 +95,27 @@ impl Hub {
         #[cfg(feature = "opentelemetry")]
         if let Some(metrics) = &self.metrics {
             contained(|| metrics.record(self.backend, call, outcome, ended, duration));
+        }
+    }
+}
+
+#[cfg(feature = "opentelemetry")]
+impl Observer for Hub {
+    fn wait_began(&self) {
+        if let Some(metrics) = &self.metrics {
+            metrics.wait_began(self.backend);
+        }
+    }
+
+    fn wait_ended(&self, wait: WaitSummary, end: WaitEnd) {
+        if let Some(metrics) = &self.metrics {
+            metrics.wait_ended(self.backend, wait, end);
+        }
+    }
+
+    fn reclaimed(&self, after: Operation, result: ReclaimResult) {
+        if let Some(metrics) = &self.metrics {
+            metrics.reclaimed(self.backend, after, result);
         }
     }
 }

@@ -40,7 +40,8 @@
 //! refused before there is one.
 //!
 //! What happens inside the wrapped backend makes no event: above all the releases by which an
-//! abandoned acquire is given back.
+//! abandoned acquire is given back. The metrics count them, and time the waits of
+//! [`lock()`](syncguard_core::lock()).
 //!
 //! | operation | `ok` | `fail` |
 //! |---|---|---|

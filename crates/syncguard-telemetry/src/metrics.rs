@@ -4,19 +4,20 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{Counter, Histogram, Meter, UpDownCounter};
+use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter};
 
-use syncguard_core::Ttl;
+use syncguard_core::{Operation, ReclaimResult, Ttl, WaitEnd, WaitSummary};
 
-use crate::EventType;
 use crate::call::{Call, Outcome};
 use crate::holdings::Holdings;
 use crate::hub::contained;
+use crate::{EventResult, EventType};
 
 const BACKEND: &str = "syncguard.backend.name";
 const OPERATION: &str = "syncguard.operation.name";
 const RESULT: &str = "syncguard.operation.result";
 const REASON: &str = "syncguard.operation.reason";
+const RECLAIM_RESULT: &str = "syncguard.reclaim.result";
 const ERROR_TYPE: &str = "error.type";
 
 /// The `error.type` of a call whose future was dropped.
@@ -24,6 +25,11 @@ const ABANDONED: &str = "abandoned";
 
 /// Seconds: what the semantic conventions advise for the operations of database clients.
 const OPERATION_BUCKETS: [f64; 9] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
+
+/// Seconds: from a key that was free to a holder that works for minutes.
+const WAIT_BUCKETS: [f64; 12] = [
+    0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0,
+];
 
 /// Seconds: from a short critical section to a nightly job.
 const HOLD_BUCKETS: [f64; 12] = [
@@ -36,6 +42,10 @@ pub(crate) struct Metrics {
     held: UpDownCounter<i64>,
     hold_time: Histogram<f64>,
     lost: Counter<u64>,
+    waiting: UpDownCounter<i64>,
+    wait_time: Histogram<f64>,
+    reclaims: Counter<u64>,
+    clock_skew: Gauge<f64>,
     leases: Mutex<Leases>,
 }
 
@@ -84,8 +94,67 @@ impl Metrics {
                 .with_unit("{lock}")
                 .with_description("Locks that were gone when their holder extended or released.")
                 .build(),
+            waiting: meter
+                .i64_up_down_counter("syncguard.lock.waiting")
+                .with_unit("{caller}")
+                .with_description("Callers that wait for a lock.")
+                .build(),
+            wait_time: meter
+                .f64_histogram("syncguard.lock.wait_time")
+                .with_unit("s")
+                .with_description("Time from the first attempt to the grant, or to giving up.")
+                .with_boundaries(WAIT_BUCKETS.to_vec())
+                .build(),
+            reclaims: meter
+                .u64_counter("syncguard.lock.reclaims")
+                .with_unit("{call}")
+                .with_description("Abandoned calls settled in the background, by what was found.")
+                .build(),
+            clock_skew: meter
+                .f64_gauge("syncguard.clock.skew")
+                .with_unit("s")
+                .with_description("How far the local clock is ahead of the store's.")
+                .build(),
             leases: Mutex::default(),
         }
+    }
+
+    pub(crate) fn wait_began(&self, backend: &'static str) {
+        self.waiting.add(1, &[KeyValue::new(BACKEND, backend)]);
+    }
+
+    pub(crate) fn wait_ended(&self, backend: &'static str, wait: WaitSummary, end: WaitEnd) {
+        let backend_name = KeyValue::new(BACKEND, backend);
+        self.waiting.add(-1, std::slice::from_ref(&backend_name));
+        let error_type = match end {
+            WaitEnd::Granted => None,
+            WaitEnd::Failed(code) => Some(code.as_str()),
+            _ => Some(ABANDONED),
+        };
+        let result = match error_type {
+            None => EventResult::Ok,
+            Some(_) => EventResult::Fail,
+        };
+        let mut attributes = vec![backend_name, KeyValue::new(RESULT, result.as_str())];
+        attributes.extend(error_type.map(|error_type| KeyValue::new(ERROR_TYPE, error_type)));
+        self.wait_time
+            .record(wait.waited.as_secs_f64(), &attributes);
+    }
+
+    pub(crate) fn reclaimed(&self, backend: &'static str, after: Operation, result: ReclaimResult) {
+        let attributes = [
+            KeyValue::new(BACKEND, backend),
+            KeyValue::new(OPERATION, after.as_str()),
+            KeyValue::new(RECLAIM_RESULT, result.as_str()),
+        ];
+        self.reclaims.add(1, &attributes);
+    }
+
+    pub(crate) fn clock_skew(&self, backend: &'static str, skew_ms: i64) {
+        let distance = Duration::from_millis(skew_ms.unsigned_abs()).as_secs_f64();
+        let skew = if skew_ms < 0 { -distance } else { distance };
+        self.clock_skew
+            .record(skew, &[KeyValue::new(BACKEND, backend)]);
     }
 
     pub(crate) fn record(

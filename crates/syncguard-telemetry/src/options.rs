@@ -140,15 +140,24 @@ impl TelemetryOptions {
     /// | `syncguard.lock.held` | up-down counter, `{lock}` | |
     /// | `syncguard.lock.hold_time` | histogram, `s` | `syncguard.operation.result` of the release |
     /// | `syncguard.lock.lost` | counter, `{lock}` | |
+    /// | `syncguard.lock.waiting` | up-down counter, `{caller}` | |
+    /// | `syncguard.lock.wait_time` | histogram, `s` | `syncguard.operation.result`, `error.type` |
+    /// | `syncguard.lock.reclaims` | counter, `{call}` | `syncguard.operation.name`, `syncguard.reclaim.result` |
+    /// | `syncguard.clock.skew` | gauge, `s` | |
     ///
     /// `error.type` is the [`ErrorCode`](syncguard_core::ErrorCode), or `abandoned` for a call
     /// whose future was dropped.
     ///
-    /// The last three are of leases that this decorator (or a clone of it) saw taken. One counts as
-    /// held until it is released, found gone, or past its TTL, the last noticed at the next call;
-    /// as lost when a release or an extend of it finds nothing. Up to 65,536 leases are followed at
-    /// a time, and beside these as many that ran out without a release; others are left out of
-    /// these three.
+    /// Leases are those that this decorator (or a clone of it) saw taken. One counts as held until
+    /// it is released, found gone, or past its TTL, the last noticed at the next call; as lost when
+    /// a release or an extend of it finds nothing. Up to 65,536 leases are followed at a time, and
+    /// beside these as many that ran out without a release; others are left out.
+    ///
+    /// Waits are those of [`lock()`](syncguard_core::lock()), from its first attempt. Reclaims are
+    /// what became of acquires and releases that were abandoned or failed with an unknown outcome:
+    /// `released` is a lock that nobody knew of any more, `not-held` a false alarm, `given-up` one
+    /// that only its TTL ends. Skew is how far the local clock is ahead of the store's, for backends
+    /// that compare the two.
     ///
     /// ```
     /// # use syncguard_memory::MemoryBackend;

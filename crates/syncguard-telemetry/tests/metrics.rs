@@ -12,7 +12,9 @@ use opentelemetry_sdk::metrics::data::{
     AggregatedMetrics, HistogramDataPoint, Metric, MetricData, ResourceMetrics, ScopeMetrics,
 };
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
-use syncguard_core::{ErrorCode, ManagedBackend, Operation, acquire, extend, is_locked, release};
+use syncguard_core::{
+    ErrorCode, LockOptions, ManagedBackend, Operation, acquire, extend, is_locked, lock, release,
+};
 use syncguard_memory::{ManualClock, MemoryBackend, MemoryStore};
 use syncguard_telemetry::{Telemetry, TelemetryOptions, with_telemetry};
 
@@ -79,6 +81,12 @@ impl Sdk {
                     .map(|point| (text(point.attributes()), number(point.count())))
                     .collect()
             }
+            AggregatedMetrics::F64(MetricData::Gauge(gauge)) => {
+                let points = gauge.data_points();
+                points
+                    .map(|point| (text(point.attributes()), point.value()))
+                    .collect()
+            }
             other => panic!("{name} is something else: {other:?}"),
         })
         .unwrap_or_default()
@@ -90,6 +98,10 @@ impl Sdk {
 
     fn lost(&self) -> f64 {
         self.points("syncguard.lock.lost").values().sum()
+    }
+
+    fn waiting(&self) -> f64 {
+        self.points("syncguard.lock.waiting").values().sum()
     }
 
     fn hold_times(&self) -> Points {
@@ -165,10 +177,14 @@ async fn operations_are_counted_and_timed_by_result() {
 #[tokio::test]
 async fn units_are_those_of_the_conventions() {
     let sdk = Sdk::new();
-    let backend = sdk.decorate(MemoryBackend::default());
-    let guard = acquire(&backend, KEY, TTL).await.unwrap().unwrap();
-    let _ = release(&backend, guard.lock_id()).await.unwrap();
-    drop(guard);
+    let store = FaultyStore::with_skew(Some(1));
+    let backend = sdk.decorate(store.managed());
+    store.plan(Operation::Acquire, [Fault::LoseReply]);
+    acquire(&backend, KEY, TTL).await.unwrap_err();
+    backend.drain(PATIENCE).await.unwrap();
+    let _ = lock(&backend, KEY, LockOptions::new(), async |_| ())
+        .await
+        .unwrap();
     let guard = acquire(&backend, KEY, TTL).await.unwrap().unwrap();
     let _ = release(backend.get_ref(), guard.lock_id()).await.unwrap();
     let _ = guard.release().await.unwrap();
@@ -179,6 +195,10 @@ async fn units_are_those_of_the_conventions() {
         ("syncguard.lock.held", "{lock}"),
         ("syncguard.lock.hold_time", "s"),
         ("syncguard.lock.lost", "{lock}"),
+        ("syncguard.lock.waiting", "{caller}"),
+        ("syncguard.lock.wait_time", "s"),
+        ("syncguard.lock.reclaims", "{call}"),
+        ("syncguard.clock.skew", "s"),
     ] {
         let shown = sdk.read(name, |metric| metric.unit().to_owned());
         assert_eq!(shown.as_deref(), Some(unit), "{name}");
@@ -298,4 +318,94 @@ async fn the_last_clone_takes_what_it_held_off_the_gauge() {
     drop(going);
     assert_eq!(sdk.held(), 1.0);
     let _ = kept.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn callers_that_wait_are_counted_and_their_waits_timed() {
+    let (sdk, shared) = (Sdk::new(), MemoryBackend::default());
+    let backend = sdk.decorate(shared.clone());
+    let holder = acquire(&backend, KEY, TTL).await.unwrap().unwrap();
+    let hold = Duration::from_millis(30);
+    let options = LockOptions::new().with_retry_delay(Duration::from_millis(2));
+    let granted = lock(&backend, KEY, options.clone(), async |_| sdk.waiting());
+    let watch = async {
+        tokio::time::sleep(hold).await;
+        let waiting = sdk.waiting();
+        let _ = holder.release().await.unwrap();
+        waiting
+    };
+    let (granted, waiting) = tokio::join!(granted, watch);
+    assert_eq!(waiting, 1.0);
+    assert_eq!(
+        granted.unwrap().into_value(),
+        0.0,
+        "no longer, once it holds"
+    );
+    let longest = sdk.read("syncguard.lock.wait_time", |metric| match metric.data() {
+        AggregatedMetrics::F64(MetricData::Histogram(histogram)) => histogram
+            .data_points()
+            .next()
+            .and_then(HistogramDataPoint::max),
+        other => panic!("{other:?}"),
+    });
+    assert!(longest.flatten().unwrap() >= hold.as_secs_f64());
+
+    let _holder = acquire(&backend, KEY, TTL).await.unwrap().unwrap();
+    let hopeless = lock(
+        &backend,
+        KEY,
+        options.clone().with_max_retries(0),
+        async |_| (),
+    );
+    hopeless.await.unwrap_err();
+    let dropped = lock(&backend, KEY, options, async |_| ());
+    drop(tokio::time::timeout(Duration::from_millis(5), dropped).await);
+    let expected = [
+        "operation.result=ok",
+        "error.type=AcquisitionTimeout operation.result=fail",
+        "error.type=abandoned operation.result=fail",
+    ];
+    let expected: Points = expected.map(|end| (end.to_owned(), 1.0)).into();
+    assert_eq!(sdk.points("syncguard.lock.wait_time"), expected);
+    assert_eq!(sdk.waiting(), 0.0);
+}
+
+#[tokio::test]
+async fn reclaimed_locks_are_counted_by_what_was_found() {
+    let (sdk, store) = (Sdk::new(), FaultyStore::default());
+    let backend = sdk.decorate(store.managed());
+    store.plan(Operation::Acquire, [Fault::LoseReply]);
+    acquire(&backend, KEY, TTL).await.unwrap_err();
+    let refused = Fault::Refuse(ErrorCode::AuthFailed);
+    store.plan(Operation::Release, [Fault::Pass, refused, refused]);
+    backend.drain(PATIENCE).await.unwrap();
+    let guard = acquire(&backend, KEY, TTL).await.unwrap().unwrap();
+    guard.release().await.unwrap_err();
+    backend.drain(PATIENCE).await.unwrap();
+
+    let expected = [
+        "operation.name=acquire reclaim.result=released",
+        "operation.name=release reclaim.result=given-up",
+    ];
+    let expected: Points = expected.map(|found| (found.to_owned(), 1.0)).into();
+    assert_eq!(sdk.points("syncguard.lock.reclaims"), expected);
+}
+
+#[tokio::test]
+async fn clock_skew_is_shown_where_it_is_measured() {
+    for (skew_ms, shown) in [
+        (Some(250), Some(0.25)),
+        (Some(-1_500), Some(-1.5)),
+        (None, None),
+    ] {
+        let sdk = Sdk::new();
+        let store = FaultyStore::with_skew(skew_ms);
+        let backend = sdk.decorate(store.managed());
+        is_locked(&backend, KEY).await.unwrap();
+        let expected: Points = shown
+            .map(|skew| (String::new(), skew))
+            .into_iter()
+            .collect();
+        assert_eq!(sdk.points("syncguard.clock.skew"), expected);
+    }
 }

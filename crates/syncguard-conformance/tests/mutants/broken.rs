@@ -9,7 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use syncguard_conformance::Harness;
 use syncguard_core::{
     AcquireResult, AnyBackend, Capabilities, ExtendResult, Fence, LockBackend, LockError, LockId,
-    LockInfo, LockInfoDebug, LockKey, Lookup, Managed, ManagedBackend, Policy, ReleaseResult, Ttl,
+    LockInfo, LockInfoDebug, LockKey, Lookup, Managed, ManagedBackend, Observer, Policy,
+    ReleaseResult, Ttl,
 };
 use syncguard_memory::MemoryStore;
 
@@ -172,6 +173,10 @@ impl<F: Fault> LockBackend for Broken<F> {
         self.store.memory.capabilities()
     }
 
+    fn clock_skew_ms(&self) -> Option<i64> {
+        None
+    }
+
     async fn acquire(&self, key: &LockKey, id: &LockId, ttl: Ttl) -> Answer<AcquireResult> {
         let answer = self
             .fault
@@ -227,6 +232,11 @@ impl<F: Fault> LockBackend for Broken<F> {
 impl<F: Fault> ManagedBackend for Broken<F> {
     fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.policy = self.policy.with_observer(observer);
+        self
     }
 }
 

@@ -34,12 +34,21 @@ pub enum Fault {
 #[derive(Debug, Clone, Default)]
 pub struct FaultyStore {
     pub store: MemoryStore,
+    /// What it has measured of the clocks.
+    skew_ms: Option<i64>,
     plan: Arc<Mutex<HashMap<Operation, VecDeque<Fault>>>>,
     calls: Arc<Mutex<Vec<Operation>>>,
     in_flight: Arc<Mutex<Vec<Operation>>>,
 }
 
 impl FaultyStore {
+    pub fn with_skew(skew_ms: Option<i64>) -> Self {
+        Self {
+            skew_ms,
+            ..Self::default()
+        }
+    }
+
     /// Lets the next calls of an operation meet these faults, in order; later ones pass.
     pub fn plan(&self, operation: Operation, faults: impl IntoIterator<Item = Fault>) {
         self.plan
@@ -131,6 +140,10 @@ impl LockBackend for FaultyStore {
 
     fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
+    }
+
+    fn clock_skew_ms(&self) -> Option<i64> {
+        self.skew_ms
     }
 
     async fn acquire(

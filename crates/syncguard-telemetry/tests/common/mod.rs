@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use syncguard_core::{
     AcquireResult, Capabilities, ExtendResult, LockBackend, LockError, LockId, LockInfo,
-    LockInfoDebug, LockKey, Lookup, ManagedBackend, Policy, ReleaseResult, Ttl,
+    LockInfoDebug, LockKey, Lookup, ManagedBackend, Observer, Policy, ReleaseResult, Ttl,
 };
 use syncguard_telemetry::{LockEvent, Telemetry, TelemetryOptions, with_telemetry};
 
@@ -86,11 +86,16 @@ impl<B> Counting<B> {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<B: ManagedBackend> LockBackend for Counting<B> {
     type Fence = B::Fence;
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
+    }
+
+    fn clock_skew_ms(&self) -> Option<i64> {
+        self.inner.clock_skew_ms()
     }
 
     async fn acquire(
@@ -129,5 +134,10 @@ impl<B: ManagedBackend> LockBackend for Counting<B> {
 impl<B: ManagedBackend> ManagedBackend for Counting<B> {
     fn policy(&self) -> &Policy {
         self.inner.policy()
+    }
+
+    fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.inner = self.inner.observed_by(observer);
+        self
     }
 }
