@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, BufRead, Write};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,7 @@ pub struct Recorder {
 
 struct Sink {
     to: Box<dyn Write + Send>,
+    lines: u64,
     calls: u64,
 }
 
@@ -38,7 +39,11 @@ impl Recorder {
     pub fn new(to: impl Write + Send + 'static) -> Self {
         let to = Box::new(to);
         Self {
-            sink: Mutex::new(Sink { to, calls: 0 }),
+            sink: Mutex::new(Sink {
+                to,
+                lines: 0,
+                calls: 0,
+            }),
         }
     }
 
@@ -55,7 +60,13 @@ impl Recorder {
             operation,
             outcome: Outcome::Unknown,
         };
-        self.write(|number| Line::Made { number, call })
+        self.write(|number| Line::Made { number, call }, 1)
+    }
+
+    /// How many calls have been made.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.sink().calls
     }
 
     /// It has returned.
@@ -64,23 +75,29 @@ impl Recorder {
     /// If it cannot be written down.
     pub fn returned(&self, number: u64, outcome: Outcome) -> io::Result<()> {
         let at_us = now_us();
-        self.write(|_| Line::Returned {
+        let returned = |_| Line::Returned {
             number,
             at_us,
             outcome,
-        })?;
+        };
+        self.write(returned, 0)?;
         Ok(())
     }
 
-    fn write(&self, line: impl FnOnce(u64) -> Line) -> io::Result<u64> {
-        let mut sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = sink.calls;
-        sink.calls += 1;
+    fn write(&self, line: impl FnOnce(u64) -> Line, calls: u64) -> io::Result<u64> {
+        let mut sink = self.sink();
+        let number = sink.lines;
+        sink.lines += 1;
+        sink.calls += calls;
         let mut text = serde_json::to_string(&line(number))?;
         text.push('\n');
         sink.to.write_all(text.as_bytes())?;
         sink.to.flush()?;
         Ok(number)
+    }
+
+    fn sink(&self) -> MutexGuard<'_, Sink> {
+        self.sink.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

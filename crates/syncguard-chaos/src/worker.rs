@@ -34,11 +34,11 @@ pub struct Work {
     pub until_us: i64,
 }
 
-/// Does the work, gives everything back and waits until that is done.
+/// Does the work, gives everything back and waits until that is done. Tells how many calls it made.
 ///
 /// # Errors
 /// If calls cannot be recorded, or the backend's background work does not come to an end.
-pub async fn work<B>(backend: B, work: Work, recorder: Recorder) -> Result<()>
+pub async fn work<B>(backend: B, work: Work, recorder: Recorder) -> Result<u64>
 where
     B: ManagedBackend<Fence = Fence>,
 {
@@ -60,7 +60,8 @@ where
         client.await??;
     }
     let drained = backend.drain(DRAIN_TIMEOUT).await;
-    drained.context("locks of unknown outcome were not given back")
+    drained.context("locks of unknown outcome were not given back")?;
+    Ok(recorder.calls())
 }
 
 struct Client<B> {

@@ -5,7 +5,7 @@ mod harness;
 
 use harness::FirestoreHarness;
 use syncguard_firestore::FirestoreOptions;
-use syncguard_testkit::shared_firestore_host;
+use syncguard_testkit::{Observed, shared_firestore_host};
 
 async fn harness(options: FirestoreOptions) -> FirestoreHarness {
     let host = shared_firestore_host().expect("an emulator");
@@ -16,6 +16,11 @@ async fn harness(options: FirestoreOptions) -> FirestoreHarness {
 mod client_time {
     use super::*;
     syncguard_conformance::suite!(harness(FirestoreOptions::new()).await);
+}
+
+mod through_telemetry {
+    use super::*;
+    syncguard_conformance::suite!(Observed(harness(FirestoreOptions::new()).await));
 }
 
 mod server_time {

@@ -4,6 +4,15 @@
 mod harness;
 
 use harness::RedisHarness;
-use syncguard_testkit::shared_redis_url;
+use syncguard_testkit::{Observed, shared_redis_url};
 
-syncguard_conformance::suite!(RedisHarness::new(&shared_redis_url().expect("a server")));
+fn harness() -> RedisHarness {
+    RedisHarness::new(&shared_redis_url().expect("a server"))
+}
+
+syncguard_conformance::suite!(harness());
+
+mod through_telemetry {
+    use super::*;
+    syncguard_conformance::suite!(Observed(harness()));
+}

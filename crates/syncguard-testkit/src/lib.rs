@@ -23,6 +23,7 @@
 mod faults;
 mod firestore;
 pub mod install;
+mod observed;
 mod pgbouncer;
 mod postgres;
 mod process;
@@ -38,6 +39,7 @@ use anyhow::{Result, anyhow};
 
 pub use crate::faults::{Connections, Faults, Flow};
 pub use crate::firestore::{FirestoreEmulator, shared_firestore_host};
+pub use crate::observed::Observed;
 pub use crate::pgbouncer::PgBouncer;
 pub use crate::postgres::{PostgresServer, shared_postgres_url};
 pub use crate::proxy::{FaultProxy, Struck};

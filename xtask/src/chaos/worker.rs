@@ -2,13 +2,16 @@
 
 use std::io::{self, BufReader};
 use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use syncguard_chaos::{Call, Mutant, Recorder, Work, read_calls};
 use syncguard_core::{AnyBackend, LockKey};
+use syncguard_telemetry::{TelemetryOptions, with_telemetry};
 
 use super::fencing;
 use super::store::{Store, chosen, names};
@@ -19,6 +22,7 @@ use crate::{Done, Verdict};
 const CLIENTS: u32 = 3;
 
 const CONNECTS_WITHIN: Duration = Duration::from_secs(30);
+const FLUSHES_WITHIN: Duration = Duration::from_secs(30);
 
 /// What a worker process is told on its command line.
 #[derive(clap::Args)]
@@ -69,10 +73,32 @@ pub(crate) fn work(assignment: &Assignment) -> Done {
                 keys,
                 until_us: assignment.until_us,
             };
-            syncguard_chaos::work(backend, work, Recorder::new(io::stdout())).await?;
+            observed(backend, work).await?;
         }
         Ok(Verdict::Passed)
     })
+}
+
+/// Works through the telemetry decorator, which must tell of every call once, whatever became of it.
+async fn observed(backend: AnyBackend, work: Work) -> Result<()> {
+    let told = Arc::<AtomicU64>::default();
+    let telling = Arc::clone(&told);
+    let options = TelemetryOptions::new().with_on_event(move |_| {
+        telling.fetch_add(1, Ordering::Relaxed);
+    });
+    let backend = with_telemetry(backend, options);
+    let recorder = Recorder::new(io::stdout());
+    let calls = syncguard_chaos::work(backend.clone(), work, recorder).await?;
+    ensure!(
+        backend.flush(FLUSHES_WITHIN).await,
+        "telemetry events are stuck"
+    );
+    let events = told.load(Ordering::Relaxed) + backend.dropped_events();
+    ensure!(
+        events == calls,
+        "{events} telemetry events of {calls} calls"
+    );
+    Ok(())
 }
 
 /// Connects, although the faults may have begun.
