@@ -12,6 +12,37 @@ pub enum Backoff {
     Fixed,
 }
 
+impl Backoff {
+    /// The delay after attempt number `attempt`, which counts from 0, if the first is to be `base`. It
+    /// never overflows.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use syncguard_core::{Backoff, Jitter};
+    /// let base = Duration::from_millis(100);
+    /// assert_eq!(Backoff::Exponential.delay(Jitter::None, base, 3), base * 8);
+    /// assert!(Backoff::Fixed.delay(Jitter::Full, base, 3) <= base);
+    /// ```
+    #[must_use]
+    pub fn delay(self, jitter: Jitter, base: Duration, attempt: u32) -> Duration {
+        let full = match self {
+            Self::Fixed => base,
+            Self::Exponential => {
+                let factor = 1_u32.checked_shl(attempt).unwrap_or(u32::MAX);
+                base.checked_mul(factor).unwrap_or(Duration::MAX)
+            }
+        };
+        match jitter {
+            Jitter::None => full,
+            Jitter::Full => random_up_to(full),
+            Jitter::Equal => {
+                let half = full / 2;
+                half.saturating_add(random_up_to(full - half))
+            }
+        }
+    }
+}
+
 /// How much of the delay is left to chance, so that waiters do not come back in step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Jitter {
@@ -22,25 +53,6 @@ pub enum Jitter {
     Full,
     /// None.
     None,
-}
-
-/// The delay after attempt number `attempt`, which counts from 0. It never overflows.
-pub(crate) fn delay(backoff: Backoff, jitter: Jitter, base: Duration, attempt: u32) -> Duration {
-    let full = match backoff {
-        Backoff::Fixed => base,
-        Backoff::Exponential => {
-            let factor = 1_u32.checked_shl(attempt).unwrap_or(u32::MAX);
-            base.checked_mul(factor).unwrap_or(Duration::MAX)
-        }
-    };
-    match jitter {
-        Jitter::None => full,
-        Jitter::Full => random_up_to(full),
-        Jitter::Equal => {
-            let half = full / 2;
-            half.saturating_add(random_up_to(full - half))
-        }
-    }
 }
 
 fn random_up_to(bound: Duration) -> Duration {
@@ -62,11 +74,11 @@ mod tests {
 
     #[test]
     fn exponential_doubles_and_fixed_stays() {
-        let exponential = |n| delay(Backoff::Exponential, Jitter::None, BASE, n);
+        let exponential = |n| Backoff::Exponential.delay(Jitter::None, BASE, n);
         assert_eq!(exponential(0), BASE);
         assert_eq!(exponential(1), BASE * 2);
         assert_eq!(exponential(5), BASE * 32);
-        assert_eq!(delay(Backoff::Fixed, Jitter::None, BASE, 9), BASE);
+        assert_eq!(Backoff::Fixed.delay(Jitter::None, BASE, 9), BASE);
     }
 
     #[test]
@@ -74,15 +86,15 @@ mod tests {
         for jitter in [Jitter::None, Jitter::Full, Jitter::Equal] {
             for base in [Duration::ZERO, Duration::from_nanos(1), BASE, Duration::MAX] {
                 for attempt in [31, 32, 33, 1_000, u32::MAX] {
-                    let _ = delay(Backoff::Exponential, jitter, base, attempt);
+                    let _ = Backoff::Exponential.delay(jitter, base, attempt);
                 }
             }
         }
         assert_eq!(
-            delay(Backoff::Exponential, Jitter::None, BASE, 1_000),
+            Backoff::Exponential.delay(Jitter::None, BASE, 1_000),
             BASE * u32::MAX
         );
-        let huge = delay(Backoff::Exponential, Jitter::Equal, Duration::MAX, 1_000);
+        let huge = Backoff::Exponential.delay(Jitter::Equal, Duration::MAX, 1_000);
         assert!(huge >= Duration::MAX / 2);
     }
 
@@ -94,7 +106,7 @@ mod tests {
         ];
         for (jitter, low, high) in bounds {
             let samples: Vec<_> = (0..100_000)
-                .map(|_| delay(Backoff::Fixed, jitter, BASE, 0))
+                .map(|_| Backoff::Fixed.delay(jitter, BASE, 0))
                 .collect();
             assert!(samples.iter().all(|sample| (low..=high).contains(sample)));
             let tenth = (high - low) / 10;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::delay;
 use crate::cancel::aborted;
 use crate::error::WaitSummary;
 use crate::guard::attempt;
@@ -398,12 +397,9 @@ async fn contend<B: ManagedBackend>(
             let cause = "the key stayed held through all retries";
             return Err(timed_out(wait.summary(), cause));
         }
-        let mut pause = delay(
-            options.backoff,
-            options.jitter,
-            options.retry_delay,
-            retries,
-        );
+        let mut pause = options
+            .backoff
+            .delay(options.jitter, options.retry_delay, retries);
         let left = deadline.saturating_duration_since(Instant::now());
         if pause >= left {
             // Too long: come back a little before the timeout instead, once.

@@ -5,9 +5,11 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::backoff::{Backoff, Jitter, delay};
 use crate::managed::{current_runtime, timed_out};
-use crate::{LockBackend, LockError, LockId, Operation, Policy, ReclaimResult, ReleaseResult, Ttl};
+use crate::{
+    Backoff, Jitter, LockBackend, LockError, LockId, Operation, Policy, ReclaimResult,
+    ReleaseResult, Ttl,
+};
 
 /// For how long, at the least, an abandoned acquire may still arrive at the store after the first
 /// `NotHeld`: it can have been overtaken by its own release on another connection. Where operations
@@ -137,7 +139,7 @@ impl<B: LockBackend> Job<B> {
                 self.policy.report_release_error(&error);
                 return ReclaimResult::GivenUp;
             }
-            let pause = delay(Backoff::Exponential, Jitter::Equal, FIRST_DELAY, attempt);
+            let pause = Backoff::Exponential.delay(Jitter::Equal, FIRST_DELAY, attempt);
             sleep(pause.min(LONGEST_DELAY.max(spent / DELAYS_PER_TIME_AWAY))).await;
             attempt += 1;
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use syncguard_core::LockError;
+use syncguard_core::{Backoff, Jitter, LockError};
 use tonic::Status;
 
 use crate::error;
@@ -12,7 +12,7 @@ use crate::error;
 const MOST: u32 = 20;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
-const LONGEST_PAUSE: Duration = Duration::from_millis(128);
+const MOST_DOUBLINGS: u32 = 5;
 
 #[derive(Debug, Default)]
 pub(crate) struct Rereads {
@@ -25,11 +25,10 @@ impl Rereads {
         if self.done == MOST {
             return Err(error::of_contention(moved));
         }
-        let longest = (FIRST_PAUSE * (1 << self.done.min(8))).min(LONGEST_PAUSE);
+        let doublings = self.done.min(MOST_DOUBLINGS);
         self.done += 1;
-        // Without randomness to be had, the middle will do: nothing but spread depends on it.
-        let random = getrandom::u32().unwrap_or(u32::MAX / 2);
-        tokio::time::sleep(longest.mul_f64(f64::from(random) / f64::from(u32::MAX))).await;
+        let pause = Backoff::Exponential.delay(Jitter::Full, FIRST_PAUSE, doublings);
+        tokio::time::sleep(pause).await;
         Ok(())
     }
 }
