@@ -60,6 +60,7 @@ mod managed;
 mod observer;
 mod outcome;
 mod policy;
+mod preflight;
 mod reclaim;
 mod storage_key;
 mod time;
@@ -94,6 +95,7 @@ pub use crate::outcome::{
     AcquireResult, ExtendResult, FailureReason, Grant, LockInfo, LockInfoDebug, ReleaseResult,
 };
 pub use crate::policy::{DEFAULT_OPERATION_TIMEOUT, ManagedBackend, Policy};
+pub use crate::preflight::{Finding, Preflight, Severity};
 pub use crate::storage_key::{make_fence_key, make_hashed_storage_key, make_storage_key};
 pub use crate::time::{TIME_TOLERANCE_MS, is_live, redis_server_time_ms};
 pub use crate::ttl::{DEFAULT_TTL, Ttl};

@@ -2,9 +2,9 @@
 
 use syncguard_core::{
     AcquireResult, AnyBackend, Backoff, Capabilities, Clause, ErrorCode, ExtendResult,
-    FailureReason, Fence, Grant, HashId, Jitter, Lease, LockError, LockGuard, LockId, LockInfo,
-    LockInfoDebug, LockKey, LockOptions, Lookup, Managed, NoFence, Operation, Policy, Receipt,
-    ReleaseResult, TimeAuthority, Ttl, WaitSummary,
+    FailureReason, Fence, Finding, Grant, HashId, Jitter, Lease, LockError, LockGuard, LockId,
+    LockInfo, LockInfoDebug, LockKey, LockOptions, Lookup, Managed, NoFence, Operation, Policy,
+    Receipt, ReleaseResult, Severity, TimeAuthority, Ttl, WaitSummary,
 };
 use syncguard_memory::{ManualClock, MemoryBackend, MemoryStore};
 
@@ -52,6 +52,7 @@ fn everything_can_be_sent_and_shared() {
         LockGuard<AnyBackend>,
     )>();
     check::<(MemoryStore, ManualClock)>();
+    check::<(Finding, Severity)>();
 }
 
 #[test]

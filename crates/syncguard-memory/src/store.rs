@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use syncguard_core::{
-    AcquireResult, Capabilities, ExtendResult, FailureReason, Fence, Grant, LockBackend, LockError,
-    LockId, LockInfoDebug, LockKey, Lookup, ReleaseResult, TIME_TOLERANCE_MS, TimeAuthority, Ttl,
-    is_live,
+    AcquireResult, Capabilities, ExtendResult, FailureReason, Fence, Finding, Grant, LockBackend,
+    LockError, LockId, LockInfoDebug, LockKey, Lookup, Preflight, ReleaseResult, Severity,
+    TIME_TOLERANCE_MS, TimeAuthority, Ttl, is_live,
 };
 
 use crate::clock::{Clock, ManualClock};
@@ -225,5 +225,16 @@ impl LockBackend for MemoryStore {
                 acquired_at_ms: held.acquired_at_ms,
                 fence: held.fence,
             }))
+    }
+}
+
+impl Preflight for MemoryStore {
+    async fn preflight(&self) -> Result<Vec<Finding>, LockError> {
+        Ok(vec![Finding::new(
+            Severity::Info,
+            "memory-one-process",
+            "locks and fences live in this process, and end with it",
+            "nothing, in a single process or in tests; between processes use another store",
+        )])
     }
 }

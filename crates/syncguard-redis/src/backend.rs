@@ -35,6 +35,10 @@ impl RedisStore {
     pub(crate) fn clients(&self) -> &Clients {
         &self.clients
     }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
 }
 
 impl fmt::Debug for RedisStore {

@@ -109,6 +109,17 @@ impl Clients {
         .map_err(|error| command_error(&error))
     }
 
+    /// Sends one command that belongs to no lock. In a cluster it goes to the node that has all of
+    /// the store's keys.
+    pub(crate) async fn ask(
+        &self,
+        command: &'static str,
+        arguments: Vec<Value>,
+    ) -> Result<Value, Error> {
+        let client = self.client("").ok_or_else(empty_pool)?;
+        self.send(client, command, arguments).await
+    }
+
     /// Sends one command, on a task of its own.
     ///
     /// fred knows that a command need not be sent any more by its timeout alone, and only while
@@ -149,5 +160,9 @@ impl Clients {
 }
 
 fn no_client() -> LockError {
-    command_error(&Error::new(ErrorKind::Config, "The pool has no clients."))
+    command_error(&empty_pool())
+}
+
+fn empty_pool() -> Error {
+    Error::new(ErrorKind::Config, "The pool has no clients.")
 }

@@ -18,7 +18,8 @@ pub(crate) fn command_error(error: &Error) -> LockError {
     }
 }
 
-/// Maps the error of connecting, where there is nothing yet that could have been applied.
+/// Maps the error of connecting or of looking around, where there is nothing that could have been
+/// applied.
 pub(crate) fn connect_error(error: &Error) -> LockError {
     let verdict = classify(error);
     LockError::new(verdict.code, verdict.message)
@@ -29,6 +30,17 @@ pub(crate) fn connect_error(error: &Error) -> LockError {
 /// Whether the server does not know a script by its digest.
 pub(crate) fn is_noscript(error: &Error) -> bool {
     reply_code(error) == Some("NOSCRIPT")
+}
+
+/// Whether the server does not let this user run a command, or does not have it, as managed
+/// services hide some.
+pub(crate) fn is_withheld(error: &Error) -> bool {
+    reply_code(error) == Some("NOPERM") || error.details().contains("unknown command")
+}
+
+/// Whether the server cannot read a script at all.
+pub(crate) fn is_unreadable_script(error: &Error) -> bool {
+    error.details().contains("compiling script")
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -31,12 +31,14 @@
 //! # What Redis has to be
 //!
 //! - **Durable for the fences.** A counter that is lost begins again at 1. Keep append-only
-//!   persistence on and never evict: `maxmemory-policy noeviction`, or one of the `volatile-*`
-//!   policies, which spare keys without a TTL.
+//!   persistence on and never evict: `maxmemory-policy noeviction`. The `volatile-*` policies spare
+//!   fence counters, which have no TTL, and throw away live locks.
 //! - **One primary.** Replication is asynchronous: a failover can lose the newest locks, and the
 //!   fences with them. Where two holders are worse than none, do not fail over automatically.
 //! - Version 6.2 or later, or Valkey. Users need the commands `EVAL` and `EVALSHA` and, in the
 //!   scripts, `GET`, `SET`, `DEL`, `INCR`, `DECR`, `PEXPIREAT` and `TIME`, all on `{prefix}:*`.
+//!
+//! [`preflight`](syncguard_core::Preflight) compares a server with this list.
 //!
 //! # After the expiry
 //!
@@ -58,7 +60,9 @@ mod document;
 mod error;
 mod keys;
 mod options;
+mod preflight;
 mod script;
+mod server;
 
 use syncguard_core::Managed;
 

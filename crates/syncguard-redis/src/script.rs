@@ -22,6 +22,8 @@ pub(crate) static READ_ID: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/read_id.lua").to_owned()));
 pub(crate) static CLEANUP: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/cleanup.lua").to_owned()));
+pub(crate) static RIGHTS: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("lua/rights.lua").to_owned()));
 
 /// A script and the digest that the server knows it by.
 #[derive(Debug)]

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use syncguard_core::{
-    AcquireResult, Capabilities, ExtendResult, LockBackend, LockError, LockId, LockInfo,
-    LockInfoDebug, LockKey, Lookup, ManagedBackend, Observer, Policy, ReleaseResult, Ttl,
+    AcquireResult, Capabilities, ExtendResult, Finding, LockBackend, LockError, LockId, LockInfo,
+    LockInfoDebug, LockKey, Lookup, ManagedBackend, Observer, Policy, Preflight, ReleaseResult,
+    Ttl,
 };
 
 use crate::TelemetryOptions;
@@ -180,5 +181,12 @@ impl<B: ManagedBackend> ManagedBackend for Telemetry<B> {
 
     fn drain(&self, timeout: Duration) -> impl Future<Output = Result<(), LockError>> + Send {
         self.inner.drain(timeout)
+    }
+}
+
+/// It is no operation on a lock, and makes no event.
+impl<B: Preflight + Sync> Preflight for Telemetry<B> {
+    async fn preflight(&self) -> Result<Vec<Finding>, LockError> {
+        self.inner.preflight().await
     }
 }

@@ -71,6 +71,16 @@ impl Raw {
             })
             .unwrap_or(0)
     }
+
+    /// How often the server refused to run a command.
+    pub(crate) async fn commands_rejected(&self, command: &str) -> u64 {
+        let text: String = self.run(&["INFO", "commandstats"]).await;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
+        line.and_then(|line| line.split_once("rejected_calls=")?.1.split(',').next())
+            .map_or(0, |count| count.parse().unwrap())
+    }
 }
 
 /// A server of the test's own, a backend on it, and a plain client.

@@ -6,6 +6,7 @@ mod common;
 mod foreign;
 mod keys;
 mod outages;
+mod preflight;
 mod stored;
 mod unknown_outcomes;
 mod waiting;

@@ -1,0 +1,23 @@
+#!lua flags=no-writes,allow-stale
+-- Which of the commands that the other scripts use may this user not run on the store's names?
+--
+-- ARGV: the name of a lock, of an index and of a fence counter
+-- Answers what was refused for want of a right, as in 'SET'.
+--
+-- A script that may not write has its writes refused, but only after the rights were checked: the
+-- reason tells which it was, and nothing is written.
+
+local lock, index, fence = ARGV[1], ARGV[2], ARGV[3]
+local calls = {
+  {'GET', lock}, {'GET', index}, {'SET', lock, ''}, {'SET', index, ''}, {'DEL', lock, index},
+  {'INCR', fence}, {'DECR', fence}, {'PEXPIREAT', index, '1'}, {'TIME'},
+}
+local denied = {}
+for _, call in ipairs(calls) do
+  local answer = redis.pcall(unpack(call))
+  local reason = type(answer) == 'table' and answer.err
+  if reason and (string.find(reason, 'user executing the script') or string.find(reason, 'NOPERM')) then
+    denied[#denied + 1] = call[1]
+  end
+end
+return denied

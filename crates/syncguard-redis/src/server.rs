@@ -1,0 +1,365 @@
+//! [`Server`]: what a server says of its set-up, and what follows from that for locks.
+
+use std::collections::HashMap;
+
+use syncguard_core::{Finding, Severity};
+
+/// The oldest version that knows all that the scripts use.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// What `INFO` and `CONFIG GET` say. `None` is what they do not.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Server {
+    info: HashMap<String, String>,
+    pub(crate) config: HashMap<&'static str, String>,
+    /// Whether `CONFIG` could not be asked.
+    pub(crate) config_withheld: bool,
+    /// Whether the client follows a cluster.
+    pub(crate) clustered_client: bool,
+    /// Whether the prefix keeps a lock's names on one node.
+    pub(crate) tagged_prefix: bool,
+    pub(crate) tagged_example: String,
+}
+
+impl Server {
+    pub(crate) fn parse(info: &str) -> Self {
+        let info = info
+            .lines()
+            .filter_map(|line| line.trim().split_once(':'))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        Self {
+            info,
+            ..Self::default()
+        }
+    }
+
+    fn info(&self, field: &str) -> Option<&str> {
+        self.info.get(field).map(String::as_str)
+    }
+
+    fn number(&self, field: &str) -> Option<u64> {
+        self.info(field)?.parse().ok()
+    }
+
+    fn flag(&self, field: &str) -> Option<bool> {
+        Some(self.number(field)? != 0)
+    }
+
+    fn config(&self, parameter: &str) -> Option<&str> {
+        self.config.get(parameter).map(String::as_str)
+    }
+
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        [
+            self.version(),
+            self.role(),
+            self.cluster(),
+            self.persistence(),
+            self.failing_persistence(),
+            self.eviction(),
+            self.replication(),
+            self.missing_replicas(),
+            self.unread(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    fn version(&self) -> Option<Finding> {
+        let mut parts = self.info("redis_version")?.split('.');
+        let mut next = || parts.next()?.parse::<u32>().ok();
+        let version = (next()?, next()?);
+        (version < OLDEST).then(|| {
+            Finding::new(
+                Severity::Error,
+                "redis-too-old",
+                format!(
+                    "the server is version {}.{}; it lacks options that the scripts use",
+                    version.0, version.1
+                ),
+                "upgrade to Redis 6.2 or later, or to Valkey",
+            )
+        })
+    }
+
+    fn is_replica(&self) -> bool {
+        self.info("role") == Some("slave")
+    }
+
+    fn role(&self) -> Option<Finding> {
+        self.is_replica().then(|| {
+            Finding::new(
+                Severity::Error,
+                "redis-replica",
+                "the server is a replica: it refuses writes, or loses them when it next follows \
+                 its primary",
+                "connect to the primary, by Sentinel or Cluster where the primary changes",
+            )
+        })
+    }
+
+    fn cluster(&self) -> Option<Finding> {
+        if self.clustered_client || !self.flag("cluster_enabled")? {
+            return None;
+        }
+        let example = &self.tagged_example;
+        Some(if self.tagged_prefix {
+            Finding::new(
+                Severity::Error,
+                "redis-cluster-unaware-client",
+                "the server is a node of a cluster and the client does not follow the cluster: \
+                 operations fail wherever another node has, or gets, the prefix's slot",
+                "connect by `redis-cluster://`, or pass a clustered client",
+            )
+        } else {
+            Finding::new(
+                Severity::Error,
+                "redis-cluster-without-hash-tag",
+                "the server is a node of a cluster, and the prefix spreads the names of a lock \
+                 over its nodes: operations fail with CROSSSLOT or MOVED",
+                format!(
+                    "give the prefix a hash tag, as in `{{{example}}}`, and connect by \
+                     `redis-cluster://`"
+                ),
+            )
+        })
+    }
+
+    fn persistence(&self) -> Option<Finding> {
+        const CODE: &str = "redis-append-only-off";
+        const FIX: &str = "set `appendonly yes`, with `appendfsync always` if fences must survive \
+                           a crash of the machine";
+        if self.flag("aof_enabled")? {
+            return self.delayed_fsync();
+        }
+        Some(match self.config("save") {
+            Some("") => Finding::new(
+                Severity::Error,
+                "redis-persistence-off",
+                "nothing is written to disk: a restart frees all locks and begins every key's \
+                 fences at 1 again",
+                FIX,
+            ),
+            Some(_) => Finding::new(
+                Severity::Warning,
+                CODE,
+                "snapshots alone are written to disk: a crash loses the locks and the fences that \
+                 were granted since the last one",
+                FIX,
+            ),
+            None => Finding::new(
+                Severity::Warning,
+                CODE,
+                "there is no append-only file, and whether there are snapshots the server does \
+                 not say: a crash loses at least the newest locks and fences",
+                FIX,
+            ),
+        })
+    }
+
+    fn delayed_fsync(&self) -> Option<Finding> {
+        const CODE: &str = "redis-fsync-delayed";
+        const FIX: &str = "set `appendfsync always` if fences must survive a crash of the machine";
+        match self.config("appendfsync")? {
+            "everysec" => Some(Finding::new(
+                Severity::Info,
+                CODE,
+                "the append-only file is synced once a second: a crash of the machine, not of \
+                 Redis alone, loses up to about a second of locks and fences",
+                FIX,
+            )),
+            "no" => Some(Finding::new(
+                Severity::Warning,
+                CODE,
+                "the append-only file is synced when the system sees fit: a crash of the machine \
+                 loses up to half a minute of locks and fences",
+                FIX,
+            )),
+            _ => None,
+        }
+    }
+
+    fn failing_persistence(&self) -> Option<Finding> {
+        let failed = |field| self.info(field) == Some("err");
+        // Without save points, a snapshot that somebody asked for has failed.
+        let snapshots = self.config("save") != Some("");
+        let fails =
+            failed("aof_last_write_status") || failed("rdb_last_bgsave_status") && snapshots;
+        fails.then(|| {
+            Finding::new(
+                Severity::Error,
+                "redis-persistence-failing",
+                "the server cannot write its data to disk; by default it refuses writes then, \
+                 with MISCONF",
+                "look at the server's log, and at the space and the rights of its data folder",
+            )
+        })
+    }
+
+    fn eviction(&self) -> Option<Finding> {
+        const FIX: &str =
+            "set `maxmemory-policy noeviction`, on a server that is no cache for anything else";
+        let policy = self.info("maxmemory_policy")?;
+        let limited = self.number("maxmemory")? > 0;
+        if policy.starts_with("allkeys-") {
+            let (severity, when) = if limited {
+                (Severity::Error, "when memory is full")
+            } else {
+                (Severity::Warning, "once it has a `maxmemory`")
+            };
+            return Some(Finding::new(
+                severity,
+                "redis-evicts-fences",
+                format!(
+                    "`maxmemory-policy {policy}`: {when}, the server throws away fence counters, \
+                     whose keys begin at 1 again, and live locks"
+                ),
+                FIX,
+            ));
+        }
+        policy.starts_with("volatile-").then(|| {
+            let (severity, when) = if limited {
+                (Severity::Warning, "when memory is full")
+            } else {
+                (Severity::Info, "once it has a `maxmemory`")
+            };
+            Finding::new(
+                severity,
+                "redis-evicts-locks",
+                format!(
+                    "`maxmemory-policy {policy}`: {when}, the server throws away live locks, so \
+                     that a key has two holders; fence counters have no TTL and are spared"
+                ),
+                FIX,
+            )
+        })
+    }
+
+    fn replication(&self) -> Option<Finding> {
+        const CODE: &str = "redis-asynchronous-replication";
+        if self.is_replica() || self.number("connected_slaves")? == 0 {
+            return None;
+        }
+        Some(if self.info("min_slaves_good_slaves").is_some() {
+            Finding::new(
+                Severity::Info,
+                CODE,
+                "replication is asynchronous: a failover loses the locks and fences that no \
+                 replica had yet; `min-replicas-to-write` bounds that to `min-replicas-max-lag`",
+                "fail over by hand where two holders are worse than none",
+            )
+        } else {
+            Finding::new(
+                Severity::Warning,
+                CODE,
+                "replication is asynchronous and nothing bounds it: a primary that is cut off \
+                 goes on granting locks while a replica takes its place",
+                "set `min-replicas-to-write 1` and `min-replicas-max-lag 10`; fail over by hand \
+                 where two holders are worse than none",
+            )
+        })
+    }
+
+    fn missing_replicas(&self) -> Option<Finding> {
+        let wanted: u64 = self.config("min-replicas-to-write")?.parse().ok()?;
+        let good = self.number("min_slaves_good_slaves")?;
+        (good < wanted && !self.is_replica()).then(|| {
+            Finding::new(
+                Severity::Error,
+                "redis-too-few-replicas",
+                format!(
+                    "{good} replicas keep up where `min-replicas-to-write` asks for {wanted}: the \
+                     server refuses writes, with NOREPLICAS"
+                ),
+                "bring the replicas back",
+            )
+        })
+    }
+
+    /// What was not said, and so not checked.
+    fn unread(&self) -> Option<Finding> {
+        let fields = [
+            ("role", "its role"),
+            ("aof_enabled", "persistence"),
+            ("maxmemory_policy", "eviction"),
+        ];
+        let unsaid = fields
+            .iter()
+            .filter(|(field, _)| self.info(field).is_none())
+            .map(|(_, what)| *what);
+        let unset = ["how often it syncs", "its save points"];
+        let unset = unset.into_iter().filter(|_| self.config_withheld);
+        let unread: Vec<_> = unsaid.chain(unset).collect();
+        (!unread.is_empty()).then(|| {
+            Finding::new(
+                Severity::Info,
+                "redis-not-all-checked",
+                format!("the server does not say: {}", unread.join(", ")),
+                "look at its settings by the means of whoever runs it, or let the user run \
+                 `CONFIG GET`",
+            )
+        })
+    }
+}
+
+/// Where not even `INFO` may be asked.
+pub(crate) fn info_withheld() -> Finding {
+    Finding::new(
+        Severity::Warning,
+        "redis-info-withheld",
+        "the user may not run INFO: persistence, eviction, role and replication were not checked",
+        "run the check once as a user that may, or grant `+info`",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn codes(server: &Server) -> Vec<(Severity, &'static str)> {
+        let findings = server.findings();
+        findings
+            .iter()
+            .map(|finding| (finding.severity(), finding.code()))
+            .collect()
+    }
+
+    const HEALTHY: &str = "# Server\r\nredis_version:7.0.15\r\nrole:master\r\nconnected_slaves:0\r\n\
+        aof_enabled:1\r\naof_last_write_status:ok\r\nrdb_last_bgsave_status:ok\r\nmaxmemory:0\r\n\
+        maxmemory_policy:noeviction\r\ncluster_enabled:0\r\n";
+
+    #[test]
+    fn a_server_that_is_in_order_has_no_findings() {
+        assert_eq!(codes(&Server::parse(HEALTHY)), []);
+    }
+
+    #[test]
+    fn a_server_that_is_too_old_is_told_from_one_that_is_new_enough() {
+        for (version, old) in [
+            ("6.0.16", true),
+            ("5.0", true),
+            ("6.2.0", false),
+            ("10.0.1", false),
+        ] {
+            let server = Server::parse(&HEALTHY.replace("7.0.15", version));
+            let expected = vec![(Severity::Error, "redis-too-old")];
+            assert_eq!(
+                codes(&server),
+                if old { expected } else { vec![] },
+                "{version}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_server_leaves_out_is_named() {
+        let server = Server::parse("redis_version:7.4.0\r\n");
+        assert_eq!(codes(&server), [(Severity::Info, "redis-not-all-checked")]);
+        let found = server.findings()[0].found().to_owned();
+        for what in ["role", "persistence", "eviction"] {
+            assert!(found.contains(what), "{found}");
+        }
+    }
+}
