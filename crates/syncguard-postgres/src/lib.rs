@@ -59,6 +59,7 @@ mod backend;
 mod connect;
 mod error;
 mod options;
+mod preflight;
 mod query;
 mod schema;
 mod session;

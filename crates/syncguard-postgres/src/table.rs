@@ -26,6 +26,14 @@ impl TableName {
         })
     }
 
+    pub(crate) fn schema(&self) -> Option<&str> {
+        self.schema.as_deref()
+    }
+
+    pub(crate) fn table(&self) -> &str {
+        &self.table
+    }
+
     /// Whether both can be the same table. Where only one names its schema, the search path
     /// decides, so they can.
     pub(crate) fn may_equal(&self, other: &Self) -> bool {

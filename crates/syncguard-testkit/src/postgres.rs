@@ -99,6 +99,16 @@ impl PostgresServer {
         self.process.resume()
     }
 
+    /// Restarts it as a standby that waits for a primary: it answers, and refuses to write.
+    ///
+    /// # Errors
+    /// As [`restart`](Self::restart).
+    pub fn demote(&mut self) -> Result<()> {
+        self.stop()?;
+        fs::write(data_folder(&self.slot).join("standby.signal"), "")?;
+        self.restart()
+    }
+
     /// Stops it in order, closing all connections. [`restart`](Self::restart) brings it back.
     ///
     /// # Errors

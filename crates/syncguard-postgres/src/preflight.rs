@@ -1,0 +1,92 @@
+//! Asking a server whether it is set up for locks: catalogs and settings are read, nothing is
+//! written.
+
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row as _};
+use syncguard_core::{Finding, LockError, Preflight, Severity};
+
+use crate::PostgresStore;
+use crate::error::{Stage, map};
+use crate::session::Session;
+
+mod pooler;
+mod tables;
+
+/// Reads the catalogs and the settings of a session of the pool. For the question whether there is
+/// a pooler it opens one connection more, and closes it.
+impl Preflight for PostgresStore {
+    async fn preflight(&self) -> Result<Vec<Finding>, LockError> {
+        let reading = |error| map(error, Stage::Reading);
+        let mut session = Session::open(self.pool()).await?;
+        let mut findings = Vec::new();
+        findings.extend(self.pooler(&mut session).await.map_err(reading)?);
+        // Behind a pooler, what belongs together has to be one transaction.
+        session.begin().await.map_err(reading)?;
+        findings.extend(server(&mut session).await.map_err(reading)?);
+        findings.extend(self.tables(&mut session).await.map_err(reading)?);
+        session.commit().await.map_err(reading)?;
+        session.settle();
+        Ok(findings)
+    }
+}
+
+async fn server(session: &mut Session) -> Result<Vec<Finding>, sqlx::Error> {
+    let row = sqlx::query(include_str!("sql/preflight_server.sql"))
+        .persistent(false)
+        .fetch_one(connection(session)?)
+        .await?;
+    let is = |column: &str| row.try_get::<bool, _>(column);
+    let mut findings = Vec::new();
+    if is("standby")? {
+        findings.push(Finding::new(
+            Severity::Error,
+            "postgres-standby",
+            "the server is a standby: operations that write fail",
+            "connect to the primary: name all hosts behind one address that leads to it",
+        ));
+    } else if is("read_only")? {
+        findings.push(Finding::new(
+            Severity::Error,
+            "postgres-read-only",
+            "transactions are read-only by default here: operations that write fail",
+            "set `default_transaction_read_only` to off for this role and database",
+        ));
+    }
+    if is("asynchronous_commit")? {
+        findings.push(Finding::new(
+            Severity::Warning,
+            "postgres-asynchronous-commit",
+            "`synchronous_commit` is off: a crash of the server loses the newest locks, and the \
+             fences that were granted with them can be granted again",
+            "ALTER ROLE <role> SET synchronous_commit = on",
+        ));
+    }
+    if is("unsynced")? {
+        findings.push(Finding::new(
+            Severity::Warning,
+            "postgres-fsync-off",
+            "`fsync` is off: a crash of the machine can lose or damage everything, locks and \
+             fences among it",
+            "set `fsync = on`",
+        ));
+    }
+    if !is("may_take_turns")? {
+        findings.push(Finding::new(
+            Severity::Error,
+            "postgres-missing-rights",
+            "the role may not call the functions by which contenders take turns: no lock can be \
+             acquired",
+            "GRANT EXECUTE ON FUNCTION pg_advisory_xact_lock(bigint), \
+             pg_try_advisory_xact_lock(bigint) TO <role>",
+        ));
+    }
+    Ok(findings)
+}
+
+fn connection(session: &mut Session) -> Result<&mut PgConnection, sqlx::Error> {
+    Ok(&mut **session.connection()?)
+}
+
+fn text(row: &PgRow, column: &str) -> Result<String, sqlx::Error> {
+    row.try_get(column)
+}
