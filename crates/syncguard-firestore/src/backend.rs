@@ -23,7 +23,7 @@ use crate::wire::{Reading, Wire};
 #[derive(Clone)]
 pub struct FirestoreStore {
     pub(crate) wire: Wire,
-    clock: Clock,
+    pub(crate) clock: Clock,
     pub(crate) cleanup_in_is_locked: bool,
     last_cleanup: Arc<Mutex<Option<Instant>>>,
 }

@@ -21,6 +21,12 @@ pub(crate) struct Moment {
     skew_ms: i64,
 }
 
+impl Moment {
+    pub(crate) fn skew_ms(self) -> i64 {
+        self.skew_ms
+    }
+}
+
 /// Clones share what was measured.
 #[derive(Clone)]
 pub(crate) struct Clock {

@@ -26,6 +26,8 @@ pub(crate) struct Version(ConditionType);
 impl Version {
     /// There was no document.
     pub(crate) const ABSENT: Self = Self(ConditionType::Exists(false));
+    /// There was one, whichever.
+    pub(crate) const PRESENT: Self = Self(ConditionType::Exists(true));
 
     pub(crate) fn of(document: &Document) -> Result<Self, LockError> {
         let written = document.update_time;

@@ -64,6 +64,7 @@ mod document;
 mod error;
 mod name;
 mod options;
+mod preflight;
 mod purge;
 mod reread;
 mod wire;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ const JAR: &str = "platform/cloud-firestore-emulator/cloud-firestore-emulator.ja
 pub struct FirestoreEmulator {
     process: Process,
     slot: Slot,
+    rules: Option<PathBuf>,
 }
 
 impl FirestoreEmulator {
@@ -31,9 +32,28 @@ impl FirestoreEmulator {
     /// # Errors
     /// If the emulator or Java is not installed, or it does not start.
     pub fn start() -> Result<Self> {
+        Self::launched(Slot::claim()?, None)
+    }
+
+    /// Starts an emulator with security rules. They hold for clients that do not say that they are
+    /// the owner.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with_rules(rules: &str) -> Result<Self> {
         let slot = Slot::claim()?;
-        let process = launch(&slot)?;
-        Ok(Self { process, slot })
+        let file = slot.folder().join("firestore.rules");
+        fs::write(&file, rules)?;
+        Self::launched(slot, Some(file))
+    }
+
+    fn launched(slot: Slot, rules: Option<PathBuf>) -> Result<Self> {
+        let process = launch(&slot, rules.as_deref())?;
+        Ok(Self {
+            process,
+            slot,
+            rules,
+        })
     }
 
     /// Where it answers, as `FIRESTORE_EMULATOR_HOST` has it: `127.0.0.1:PORT`.
@@ -75,12 +95,12 @@ impl FirestoreEmulator {
     /// As [`start`](Self::start).
     pub fn restart(&mut self) -> Result<()> {
         self.kill();
-        self.process = launch(&self.slot)?;
+        self.process = launch(&self.slot, self.rules.as_deref())?;
         Ok(())
     }
 }
 
-fn launch(slot: &Slot) -> Result<Process> {
+fn launch(slot: &Slot, rules: Option<&Path>) -> Result<Process> {
     let java = on_path("java").context("the Firestore emulator needs a Java runtime")?;
     // What the emulator's own launcher runs, without a shell in between.
     let mut command = command(java, None)?;
@@ -90,6 +110,9 @@ fn launch(slot: &Slot) -> Result<Process> {
         .arg("com.google.cloud.datastore.emulator.firestore.CloudFirestore")
         .args(["start", "--host=127.0.0.1"])
         .arg(format!("--port={}", slot.port()));
+    if let Some(rules) = rules {
+        command.arg(format!("--rules={}", rules.display()));
+    }
     let mut process = Process::spawn("firestore emulator", command, &slot.folder().join("log"))?;
     process.wait_until(TIMEOUT, || answers(slot.port()).unwrap_or(false))?;
     Ok(process)

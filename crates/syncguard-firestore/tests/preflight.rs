@@ -1,0 +1,159 @@
+//! The preflight on databases and clocks that are not as they should be, and on those that are.
+
+mod common;
+
+use common::proxy::{Fault, Proxy};
+use common::{Database, now_ms, take, warm_up};
+use syncguard_core::{ErrorCode, Finding, Preflight as _, Severity};
+use syncguard_firestore::gcloud_sdk::google::firestore::v1::firestore_client::FirestoreClient;
+use syncguard_firestore::gcloud_sdk::google_cloud_auth::credentials::anonymous;
+use syncguard_firestore::{FirestoreApi, FirestoreBackend, FirestoreOptions, FirestoreStore};
+use syncguard_testkit::FirestoreEmulator;
+use tonic::Code;
+
+const ERROR: Severity = Severity::Error;
+const WARNING: Severity = Severity::Warning;
+
+fn seen(findings: &[Finding]) -> Vec<(Severity, &'static str)> {
+    findings.iter().map(|f| (f.severity(), f.code())).collect()
+}
+
+async fn findings_of(store: FirestoreStore) -> Vec<Finding> {
+    FirestoreBackend::new(store).preflight().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_database_in_order_has_no_findings_and_is_left_as_it_was() {
+    let database = Database::new();
+    let store = database.store().await;
+    assert_eq!(findings_of(store.clone()).await, []);
+    assert!(database.list("locks").await.is_empty());
+    assert!(database.list("fence_counters").await.is_empty());
+
+    let _ = take(&store, "k").await;
+    let before = (
+        database.only("locks").await,
+        database.only("fence_counters").await,
+    );
+    assert_eq!(findings_of(store).await, []);
+    let after = (
+        database.only("locks").await,
+        database.only("fence_counters").await,
+    );
+    assert_eq!(after, before);
+}
+
+#[tokio::test]
+async fn it_takes_four_requests() {
+    let (proxy, database) = Proxy::before(&Database::new()).await;
+    let store = database.store().await;
+    assert_eq!(findings_of(store).await, []);
+    assert_eq!(
+        proxy.requests(),
+        "BatchGetDocuments 1, Commit 1, RunQuery 2"
+    );
+}
+
+#[tokio::test]
+async fn rights_that_rules_deny() {
+    let rules = |allowed: &str| {
+        format!(
+            "rules_version = '2';\n\
+             service cloud.firestore {{\n  match /databases/{{database}}/documents {{\n    \
+             match /{{document=**}} {{ {allowed} }}\n  }}\n}}\n"
+        )
+    };
+    for (allowed, denied) in [
+        ("allow read, write: if true;", None),
+        ("allow read: if true;", Some("write documents")),
+        (
+            "allow read, write: if false;",
+            Some("read documents, query locks, write documents"),
+        ),
+    ] {
+        let emulator = FirestoreEmulator::start_with_rules(&rules(allowed)).unwrap();
+        warm_up(&emulator.host());
+        let database = Database::on(emulator.host());
+        // Without the header that says it is the owner.
+        let path = format!("projects/{}/databases/(default)", database.project);
+        let client = FirestoreApi::from_function_with_credentials(
+            FirestoreClient::new,
+            format!("http://{}", database.host),
+            Some(path),
+            anonymous::Builder::new().build(),
+        );
+        let client = client.await.unwrap();
+        let store = FirestoreStore::with_client(client, &database.project, FirestoreOptions::new());
+        let findings = findings_of(store.unwrap()).await;
+        let Some(denied) = denied else {
+            assert_eq!(findings, [], "{allowed}");
+            continue;
+        };
+        assert_eq!(
+            seen(&findings),
+            [(ERROR, "firestore-missing-rights")],
+            "{allowed}"
+        );
+        assert_eq!(
+            findings[0].found(),
+            format!("these credentials may not {denied}")
+        );
+        assert!(database.list("locks").await.is_empty());
+        assert!(database.list("fence_counters").await.is_empty());
+    }
+}
+
+/// The emulator has every index, so a proxy answers in its place as Firestore does.
+#[tokio::test]
+async fn indexes_that_are_missing() {
+    let (proxy, database) = Proxy::before(&Database::new()).await;
+    let store = database.store().await;
+    let missing = Fault::Refused(Code::FailedPrecondition);
+    proxy.fail_next("RunQuery", missing);
+    assert_eq!(
+        seen(&findings_of(store.clone()).await),
+        [(ERROR, "firestore-index-missing")]
+    );
+    proxy.fail_next("RunQuery", Fault::None);
+    proxy.fail_next("RunQuery", missing);
+    assert_eq!(
+        seen(&findings_of(store).await),
+        [(WARNING, "firestore-expiry-index-missing")]
+    );
+}
+
+#[tokio::test]
+async fn credentials_that_are_refused_and_a_server_that_is_away_are_errors() {
+    let (proxy, database) = Proxy::before(&Database::new()).await;
+    let backend = FirestoreBackend::new(database.store().await);
+    for method in ["BatchGetDocuments", "RunQuery", "Commit"] {
+        for (refusal, expected) in [
+            (Code::Unauthenticated, ErrorCode::AuthFailed),
+            (Code::Unavailable, ErrorCode::ServiceUnavailable),
+        ] {
+            proxy.fail_next(method, Fault::Refused(refusal));
+            let error = backend.preflight().await.unwrap_err();
+            assert_eq!(error.code(), expected, "{method}: {error:?}");
+            assert!(!error.outcome_unknown());
+        }
+    }
+}
+
+#[tokio::test]
+async fn clocks_that_are_off() {
+    let database = Database::new();
+    // By so much that the time an answer takes, which is no skew, does not matter. The ladder is a
+    // unit test.
+    for (off_ms, expected) in [
+        (3_600_000, vec![(ERROR, "firestore-clock-skew")]),
+        (-3_600_000, vec![(ERROR, "firestore-clock-skew")]),
+        (5_000, vec![(ERROR, "firestore-clock-skew")]),
+        (0, vec![]),
+    ] {
+        let off = || FirestoreOptions::new().with_wall_clock(move || now_ms() + off_ms);
+        let store = database.store_with(off()).await;
+        assert_eq!(seen(&findings_of(store).await), expected, "{off_ms} ms");
+        let store = database.store_with(off().with_server_time(true)).await;
+        assert_eq!(findings_of(store).await, [], "{off_ms} ms");
+    }
+}
