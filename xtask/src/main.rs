@@ -13,6 +13,7 @@ mod chaos;
 mod ci;
 mod clauses;
 mod conformance;
+mod doctor;
 mod services;
 mod step;
 mod tally;
@@ -44,6 +45,11 @@ enum Task {
     ChaosWorker(chaos::Assignment),
     #[command(hide = true)]
     ChaosHolder(chaos::Holding),
+    /// Whether a store is set up for locks, and what to change where it is not
+    ///
+    /// Nothing is written to the store. Fails if there is a finding of severity `error`, or if the
+    /// store cannot be asked. Codes in brackets are stable: docs/operations.md explains them.
+    Doctor(doctor::Options),
     /// Servers for development, in the background
     Services(services::Options),
     /// What continuous integration runs: formatting, lints, documentation, tests
@@ -57,6 +63,7 @@ fn main() -> ExitCode {
         Task::Chaos(options) => chaos::run(&options),
         Task::ChaosWorker(assignment) => chaos::work(&assignment),
         Task::ChaosHolder(holding) => chaos::hold(&holding),
+        Task::Doctor(options) => doctor::run(&options),
         Task::Services(options) => services::run(&options),
         Task::Ci => ci::run(),
     };

@@ -75,6 +75,7 @@ pub enum Lookup<'a> {
 ///   not apply the call.
 /// - Do not retry, do not time out: the caller does. Whatever a driver queues must not take effect
 ///   after the future is dropped, or must be undone by a release with the same id that follows it.
+/// - Implement [`Preflight`](crate::Preflight) if the store can be set up wrongly.
 ///
 /// # Clone
 ///

@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
-use syncguard_firestore::FirestoreOptions;
+use syncguard_core::{Finding, LockError, Preflight as _};
+use syncguard_firestore::{FirestoreBackend, FirestoreOptions, FirestoreStore};
 use syncguard_testkit::{FirestoreEmulator, install};
 
-use super::{Backend, Running, Service};
+use super::{Backend, Deployment, Running, Service};
 
 #[path = "../../../crates/syncguard-firestore/tests/support/firestore.rs"]
 mod harness;
@@ -24,4 +25,29 @@ pub(super) const BACKEND: Backend = Backend {
             Ok(syncguard_conformance::run(Arc::new(harness), options).await)
         })
     },
+    schemes: &["firestore"],
+    preflight: |deployment| Box::pin(preflight(deployment)),
 };
+
+/// `firestore://HOST:PORT/PROJECT` is an emulator, `firestore://PROJECT` the real thing.
+async fn preflight(deployment: Deployment) -> Result<Vec<Finding>, LockError> {
+    let asked = deployment.options;
+    let mut options = FirestoreOptions::new().with_server_time(asked.server_time);
+    if let Some(collection) = asked.locks {
+        options = options.with_lock_collection(collection);
+    }
+    if let Some(collection) = asked.fence_counters {
+        options = options.with_fence_collection(collection);
+    }
+    let (_, place) = deployment
+        .url
+        .split_once("://")
+        .unwrap_or(("", &deployment.url));
+    let store = match place.split_once('/') {
+        Some((emulator, project)) if emulator.contains(':') => {
+            FirestoreStore::connect_emulator(emulator, project, options).await?
+        }
+        _ => FirestoreStore::connect(place, options).await?,
+    };
+    FirestoreBackend::new(store).preflight().await
+}

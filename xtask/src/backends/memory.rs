@@ -1,5 +1,8 @@
 use std::sync::Arc;
 
+use syncguard_core::Preflight as _;
+use syncguard_memory::MemoryBackend;
+
 use super::Backend;
 
 #[path = "../../../crates/syncguard-conformance/tests/support/memory.rs"]
@@ -12,4 +15,6 @@ pub(super) const BACKEND: Backend = Backend {
         let harness = Arc::new(harness::MemoryHarness::default());
         Box::pin(async { Ok(syncguard_conformance::run(harness, options).await) })
     },
+    schemes: &["memory"],
+    preflight: |_| Box::pin(async { MemoryBackend::default().preflight().await }),
 };

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
 use syncguard_conformance::Harness as _;
+use syncguard_core::Preflight as _;
+use syncguard_redis::{RedisBackend, RedisOptions, RedisStore};
 use syncguard_testkit::{RedisServer, install};
 
 use super::{Backend, Running, Service};
@@ -24,6 +26,18 @@ pub(super) const BACKEND: Backend = Backend {
             // A server that cannot be reached is one failure, not one of every case.
             let _ = harness.connect().await?;
             Ok(syncguard_conformance::run(harness, options).await)
+        })
+    },
+    // With what fred puts behind them, such as `redis-cluster`.
+    schemes: &["redis", "rediss", "valkey", "valkeys"],
+    preflight: |deployment| {
+        Box::pin(async move {
+            let mut options = RedisOptions::new();
+            if let Some(prefix) = deployment.options.prefix {
+                options = options.with_prefix(prefix);
+            }
+            let store = RedisStore::connect_with(&deployment.url, options).await?;
+            RedisBackend::new(store).preflight().await
         })
     },
 };

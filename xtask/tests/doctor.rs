@@ -1,0 +1,99 @@
+//! `cargo xtask doctor` on real servers: what it prints, and how it ends.
+
+use std::process::{Command, Output};
+
+use syncguard_testkit::{PostgresServer, RedisServer};
+
+const PASSWORD: &str = "correct%20horse";
+const DECODED: &str = "correct horse";
+
+fn doctor(arguments: &[&str]) -> (Output, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    for variable in [
+        "SYNCGUARD_REDIS_URL",
+        "SYNCGUARD_POSTGRES_URL",
+        "FIRESTORE_EMULATOR_HOST",
+    ] {
+        command.env_remove(variable);
+    }
+    let output = command.arg("doctor").args(arguments).output().unwrap();
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    let text = String::from_utf8(text).unwrap();
+    for secret in [PASSWORD, DECODED] {
+        assert!(!text.contains(secret), "{text}");
+    }
+    (output, text)
+}
+
+#[test]
+fn a_store_in_order_passes() {
+    let server = RedisServer::start_durable().unwrap();
+    let (output, text) = doctor(&["--url", &server.url()]);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("in order"), "{text}");
+}
+
+#[test]
+fn an_error_fails_and_comes_with_its_fix() {
+    let arguments = [
+        "--requirepass",
+        DECODED,
+        "--maxmemory-policy",
+        "volatile-lru",
+    ];
+    let server = RedisServer::start_with(&arguments).unwrap();
+    let url = format!("redis://:{PASSWORD}@127.0.0.1:{}/3", server.port());
+    let (output, text) = doctor(&["--url", &url]);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let error = text.find("error [redis-persistence-off]").expect(&text);
+    let info = text.find("info [redis-evicts-locks]").expect(&text);
+    assert!(error < info, "{text}");
+    assert!(text.contains("fix: set `appendonly yes`"), "{text}");
+    assert!(text.contains("errors: 1, warnings: 0"), "{text}");
+}
+
+#[test]
+fn warnings_pass_and_options_reach_the_store() {
+    // Without fsync, as the test servers are.
+    let server = PostgresServer::start().unwrap();
+    let (output, text) = doctor(&["--url", &server.url()]);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert_eq!(text.matches("postgres-table-missing").count(), 2, "{text}");
+    let (_, text) = doctor(&["--url", &server.url(), "--locks", "jobs.locks"]);
+    assert!(text.contains(r#""jobs"."locks""#), "{text}");
+
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let store = syncguard_postgres::PostgresStore::connect(&server.url())
+            .await
+            .unwrap();
+        store.setup_schema().await.unwrap();
+    });
+    let (output, text) = doctor(&["--url", &server.url()]);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("warning [postgres-fsync-off]"), "{text}");
+}
+
+#[test]
+fn a_store_that_cannot_be_asked_fails_and_says_why() {
+    let mut server = RedisServer::start().unwrap();
+    server.kill();
+    let url = format!("redis://user:{PASSWORD}@127.0.0.1:{}", server.port());
+    for (url, said) in [
+        (url.as_str(), "ServiceUnavailable"),
+        ("redis://user:correct%20horse@host:port", "InvalidArgument"),
+        (
+            "postgres://user:correct%20horse@host:port",
+            "InvalidArgument",
+        ),
+        ("http://user:correct%20horse@host", "begins with one of"),
+        ("correct%20horse", "a URL has"),
+    ] {
+        let (output, text) = doctor(&["--url", url]);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(said), "{text}");
+    }
+    let (output, text) = doctor(&[]);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("--url"), "{text}");
+}
