@@ -150,12 +150,18 @@ fn parse(url: &str) -> Result<Config, LockError> {
     // Not as the source: what a URL parser has to say can quote the URL.
     let config = Config::from_url(url)
         .map_err(|_| LockError::invalid_argument("the Redis URL cannot be parsed"))?;
-    if encrypted && !config.uses_tls() {
+    require_tls(encrypted, config.uses_tls())?;
+    Ok(config)
+}
+
+/// Without a TLS feature the driver would connect in the clear instead.
+fn require_tls(asked_for: bool, configured: bool) -> Result<(), LockError> {
+    if asked_for && !configured {
         return Err(LockError::invalid_argument(
             "the Redis URL asks for TLS; enable one of the crate's TLS features",
         ));
     }
-    Ok(config)
+    Ok(())
 }
 
 fn build(config: Config, timeout: Duration) -> Result<Client, LockError> {
@@ -224,4 +230,20 @@ fn slot(names: &Names) -> Option<u16> {
 
 fn during_setup(error: LockError) -> LockError {
     error.with_operation(Operation::Setup)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_that_asks_for_tls_is_never_used_in_the_clear() {
+        let error = require_tls(true, false).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument);
+        for (asked_for, configured) in [(true, true), (false, false), (false, true)] {
+            require_tls(asked_for, configured).unwrap();
+        }
+        assert!(parse("rediss://host").unwrap().uses_tls(), "tests have TLS");
+        assert!(!parse("redis://host").unwrap().uses_tls());
+    }
 }

@@ -20,6 +20,7 @@
 //! server take the shared one ([`shared_redis_url`] and its like); tests that stop, pause or
 //! reconfigure a server start their own.
 
+mod certificates;
 mod faults;
 mod firestore;
 pub mod install;
@@ -30,6 +31,7 @@ mod process;
 mod proxy;
 mod redis;
 mod redis_cluster;
+mod redis_sentinel;
 mod resp;
 mod slot;
 
@@ -37,6 +39,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Result, anyhow};
 
+pub use crate::certificates::PrivateCa;
 pub use crate::faults::{Connections, Faults, Flow};
 pub use crate::firestore::{FirestoreEmulator, shared_firestore_host};
 pub use crate::observed::Observed;
@@ -45,6 +48,7 @@ pub use crate::postgres::{PostgresServer, shared_postgres_url};
 pub use crate::proxy::{FaultProxy, Struck};
 pub use crate::redis::{RedisServer, shared_redis_url};
 pub use crate::redis_cluster::RedisCluster;
+pub use crate::redis_sentinel::RedisSentinel;
 
 /// The address in an environment variable, or that of a server started once for this process.
 ///

@@ -1,7 +1,8 @@
 //! [`PostgresServer`]: a PostgreSQL of one's own.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 
+use crate::PrivateCa;
 use crate::install::{self, is_root, on_path};
 use crate::process::{Process, command};
 use crate::slot::Slot;
@@ -51,12 +53,45 @@ impl PostgresServer {
     /// As [`start`](Self::start).
     pub fn start_with(settings: &[(&str, &str)]) -> Result<Self> {
         let slot = Slot::claim()?;
+        create_cluster(&data_folder(&slot))?;
+        Self::launched(slot, settings)
+    }
+
+    /// Starts a server that refuses connections without TLS, with a certificate of this authority.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_tls(ca: &PrivateCa) -> Result<Self> {
+        let slot = Slot::claim()?;
+        let data = data_folder(&slot);
+        create_cluster(&data)?;
+        let files = ca.issue(&data)?;
+        // It takes no key that others can read.
+        fs::set_permissions(&files.key, Permissions::from_mode(0o600))?;
+        fs::write(
+            data.join("pg_hba.conf"),
+            "hostssl all all 127.0.0.1/32 trust\n",
+        )?;
+        if let Some(user) = service_user() {
+            run(Command::new("chown").args(["-R", user]).arg(&data))?;
+        }
+        let (certificate, key) = (files.certificate.display(), files.key.display());
+        Self::launched(
+            slot,
+            &[
+                ("ssl", "on"),
+                ("ssl_cert_file", &certificate.to_string()),
+                ("ssl_key_file", &key.to_string()),
+            ],
+        )
+    }
+
+    fn launched(slot: Slot, settings: &[(&str, &str)]) -> Result<Self> {
         let settings: Vec<_> = SETTINGS
             .iter()
             .chain(settings)
             .map(|(name, value)| (name.to_string(), value.to_string()))
             .collect();
-        create_cluster(&data_folder(&slot))?;
         let process = launch(&slot, &settings)?;
         Ok(Self {
             process,

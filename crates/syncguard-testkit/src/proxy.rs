@@ -91,9 +91,10 @@ impl FaultProxy {
             .enable_io()
             .enable_time()
             .build()?;
-        let listener = runtime
-            .block_on(TcpListener::bind(own))
-            .with_context(|| format!("cannot listen on {own}"))?;
+        // Not by the runtime: in an asynchronous test it cannot be waited for here.
+        let listener =
+            std::net::TcpListener::bind(own).with_context(|| format!("cannot listen on {own}"))?;
+        listener.set_nonblocking(true)?;
         let proxy = Proxy {
             own,
             upstream,
@@ -102,7 +103,13 @@ impl FaultProxy {
         };
         let thread = thread::Builder::new()
             .name("fault-proxy".into())
-            .spawn(move || runtime.block_on(proxy.run(listener)))?;
+            .spawn(move || {
+                runtime.block_on(async move {
+                    if let Ok(listener) = TcpListener::from_std(listener) {
+                        proxy.run(listener).await;
+                    }
+                });
+            })?;
         Ok(Self {
             slot,
             control: Some(control),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use rustix::process::Signal;
 
+use crate::PrivateCa;
 use crate::install;
 use crate::process::{Process, command};
 use crate::slot::Slot;
@@ -20,6 +21,7 @@ pub struct RedisServer {
     process: Process,
     slot: Slot,
     arguments: Vec<String>,
+    encrypted: bool,
 }
 
 impl RedisServer {
@@ -45,20 +47,47 @@ impl RedisServer {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_with(arguments: &[&str]) -> Result<Self> {
-        let slot = Slot::claim()?;
         let arguments = arguments.iter().map(ToString::to_string).collect();
-        let process = launch(&slot, &arguments)?;
+        Self::launched(Slot::claim()?, arguments, false)
+    }
+
+    /// Starts a server that talks TLS and nothing else, with a certificate of this authority.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start), and if its Redis was built without TLS.
+    pub fn start_tls(ca: &PrivateCa) -> Result<Self> {
+        let slot = Slot::claim()?;
+        let files = ca.issue(slot.folder())?;
+        let (port, ca) = (slot.port().to_string(), ca.file());
+        let mut arguments: Vec<_> = ["--port", "0", "--tls-auth-clients", "no", "--tls-port"]
+            .map(ToOwned::to_owned)
+            .into();
+        arguments.push(port);
+        for (name, file) in [
+            ("--tls-ca-cert-file", &ca),
+            ("--tls-cert-file", &files.certificate),
+            ("--tls-key-file", &files.key),
+        ] {
+            arguments.extend([name.to_owned(), file.display().to_string()]);
+        }
+        Self::launched(slot, arguments, true)
+    }
+
+    fn launched(slot: Slot, arguments: Vec<String>, encrypted: bool) -> Result<Self> {
+        let process = launch(&slot, &arguments, encrypted)?;
         Ok(Self {
             process,
             slot,
             arguments,
+            encrypted,
         })
     }
 
-    /// Where it answers: `redis://127.0.0.1:PORT`.
+    /// Where it answers: `redis://127.0.0.1:PORT`, or `rediss://` with TLS.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis://{}:{}", Ipv4Addr::LOCALHOST, self.port())
+        let scheme = if self.encrypted { "rediss" } else { "redis" };
+        format!("{scheme}://{}:{}", Ipv4Addr::LOCALHOST, self.port())
     }
 
     /// The port where it answers.
@@ -102,7 +131,7 @@ impl RedisServer {
         if self.process.is_running() {
             self.process.stop(Signal::TERM, TIMEOUT)?;
         }
-        self.process = launch(&self.slot, &self.arguments)?;
+        self.process = launch(&self.slot, &self.arguments, self.encrypted)?;
         Ok(())
     }
 }
@@ -121,7 +150,7 @@ pub fn shared_redis_url() -> Result<String> {
     )
 }
 
-fn launch(slot: &Slot, arguments: &Vec<String>) -> Result<Process> {
+fn launch(slot: &Slot, arguments: &[String], encrypted: bool) -> Result<Process> {
     let mut command = command(install::REDIS.find()?, None)?;
     command
         .args(["--bind", "127.0.0.1", "--daemonize", "no", "--save", ""])
@@ -130,13 +159,21 @@ fn launch(slot: &Slot, arguments: &Vec<String>) -> Result<Process> {
         .arg(slot.folder())
         .args(arguments);
     let mut process = Process::spawn("redis-server", command, &slot.folder().join("log"))?;
-    process.wait_until(TIMEOUT, || answers(slot.port()))?;
+    process.wait_until(TIMEOUT, || match encrypted {
+        false => answers(slot.port()),
+        true => listens(slot.port()),
+    })?;
     Ok(process)
 }
 
 /// Whether it takes commands: a server that loads its data answers `-LOADING`.
 fn answers(port: u16) -> bool {
     ask(port, "PING").is_ok_and(|reply| reply.starts_with("+PONG") || reply.starts_with("-NOAUTH"))
+}
+
+/// Whether it accepts connections: as much as can be told without TLS.
+fn listens(port: u16) -> bool {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
 /// What a server answers to a command on a connection of its own: the beginning of its reply.

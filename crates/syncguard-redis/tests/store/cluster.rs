@@ -12,31 +12,46 @@ use crate::common::{Raw, eventually};
 
 const PREFIX: &str = "{syncguard}";
 
-struct ClusterHarness(RedisCluster);
+pub(crate) struct ClusterHarness {
+    cluster: RedisCluster,
+    url: String,
+}
+
+impl ClusterHarness {
+    /// A cluster whose URL is `url` of the one it has.
+    pub(crate) fn new(cluster: RedisCluster, url: impl FnOnce(&str) -> String) -> Self {
+        let url = url(&cluster.url());
+        Self { cluster, url }
+    }
+
+    fn start() -> Self {
+        Self::new(RedisCluster::start().unwrap(), str::to_owned)
+    }
+}
 
 impl Harness for ClusterHarness {
     type Backend = RedisBackend;
 
     async fn connect(&self) -> Result<RedisBackend, LockError> {
         let options = RedisOptions::new().with_prefix(PREFIX);
-        let store = RedisStore::connect_with(&self.0.url(), options).await?;
+        let store = RedisStore::connect_with(&self.url, options).await?;
         Ok(RedisBackend::new(store))
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_suite_passes_on_a_cluster_of_three() {
-    let harness = ClusterHarness(RedisCluster::start().unwrap());
+    let harness = ClusterHarness::start();
     let report = run(Arc::new(harness), RunOptions::new()).await;
     assert!(report.is_success(), "{report:#?}");
 }
 
 #[tokio::test]
 async fn a_slot_that_moves_takes_its_locks_along() {
-    let cluster = ClusterHarness(RedisCluster::start().unwrap());
+    let cluster = ClusterHarness::start();
     let backend = cluster.connect().await.unwrap();
     let mut nodes = Vec::new();
-    for node in cluster.0.nodes() {
+    for node in cluster.cluster.nodes() {
         nodes.push(Raw::connect(&node.url()).await);
     }
     let held = acquire(&backend, "held", Duration::from_secs(600))
@@ -65,7 +80,7 @@ async fn a_slot_that_moves_takes_its_locks_along() {
     from.run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id])
         .await;
     let names: Vec<String> = from.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]).await;
-    let port = cluster.0.nodes()[target].port().to_string();
+    let port = cluster.cluster.nodes()[target].port().to_string();
     let (one, others) = names.split_first().unwrap();
 
     // With half of a lock's keys moved, the cluster can run no script on them.

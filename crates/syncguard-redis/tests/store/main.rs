@@ -1,12 +1,18 @@
 //! What is Redis's own, on real servers. What every backend does alike is in `conformance.rs`.
 
+#[path = "../support/redis.rs"]
+mod harness;
+
 mod access;
 mod cluster;
 mod common;
+mod deployed;
+mod failover;
 mod foreign;
 mod keys;
 mod outages;
 mod preflight;
 mod stored;
+mod tls;
 mod unknown_outcomes;
 mod waiting;

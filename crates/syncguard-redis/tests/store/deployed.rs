@@ -1,0 +1,88 @@
+//! The suite as operators deploy it: as a user with the documented rights and no others, and in
+//! another database.
+
+use std::sync::Arc;
+
+use syncguard_conformance::{Harness as _, Report, RunOptions, run};
+use syncguard_testkit::{RedisCluster, RedisServer};
+
+use crate::cluster::ClusterHarness;
+use crate::common::Raw;
+use crate::harness::RedisHarness;
+
+const PASSWORD: &str = "correct-horse";
+
+/// A user with the documented rights on a prefix.
+async fn create_user(admin: &Raw, pattern: &str, further: &[&str]) {
+    let password = format!(">{PASSWORD}");
+    let documented = [
+        "ACL",
+        "SETUSER",
+        "locker",
+        "on",
+        &password,
+        pattern,
+        "-@all",
+        "+eval",
+        "+evalsha",
+        "+get",
+        "+set",
+        "+del",
+        "+incr",
+        "+decr",
+        "+pexpireat",
+        "+time",
+    ];
+    admin.run::<()>(&[&documented[..], further].concat()).await;
+}
+
+async fn suite(url: &str) -> Report {
+    let harness = RedisHarness::new(url);
+    let _ = harness.connect().await.unwrap();
+    run(Arc::new(harness), RunOptions::new()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_suite_passes_with_the_documented_rights_alone() {
+    let server = RedisServer::start().unwrap();
+    let admin = Raw::connect(&server.url()).await;
+    create_user(&admin, "~syncguard:*", &[]).await;
+    // Nobody else can be mistaken for the user.
+    admin
+        .run::<()>(&["ACL", "SETUSER", "default", "resetpass", ">only-for-admins"])
+        .await;
+    let url = format!("redis://locker:{PASSWORD}@127.0.0.1:{}", server.port());
+    let report = suite(&url).await;
+    assert!(report.is_success(), "{report:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_suite_passes_in_another_database_and_stays_there() {
+    let server = RedisServer::start().unwrap();
+    let admin = Raw::connect(&server.url()).await;
+    create_user(&admin, "~syncguard:*", &["+select"]).await;
+    let url = format!("redis://locker:{PASSWORD}@127.0.0.1:{}/3", server.port());
+    let report = suite(&url).await;
+    assert!(report.is_success(), "{report:#?}");
+    assert_eq!(admin.keys().await, Vec::<String>::new());
+    admin.run::<()>(&["SELECT", "3"]).await;
+    assert!(!admin.keys().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_suite_passes_on_a_cluster_with_the_documented_rights_alone() {
+    let cluster = RedisCluster::start().unwrap();
+    for node in cluster.nodes() {
+        let admin = Raw::connect(&node.url()).await;
+        create_user(
+            &admin,
+            "~{syncguard}:*",
+            &["+cluster|slots", "+cluster|info"],
+        )
+        .await;
+    }
+    let user = format!("://locker:{PASSWORD}@");
+    let harness = ClusterHarness::new(cluster, |url| url.replacen("://", &user, 1));
+    let report = run(Arc::new(harness), RunOptions::new()).await;
+    assert!(report.is_success(), "{report:#?}");
+}
