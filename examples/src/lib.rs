@@ -23,6 +23,7 @@ guides! {
     Errors: "../../docs/errors.md",
     Fencing: "../../docs/fencing.md",
     GettingStarted: "../../docs/getting-started.md",
+    Operations: "../../docs/operations.md",
     Retry: "../../docs/retry-and-cancellation.md",
     Testing: "../../docs/testing.md",
     Ttl: "../../docs/ttl-and-auto-extension.md",

@@ -1,13 +1,18 @@
 //! `cargo xtask doctor` on real servers: what it prints, and how it ends.
 
+use std::fs;
 use std::process::{Command, Output};
 
-use syncguard_testkit::{PostgresServer, RedisServer};
+use syncguard_testkit::{FirestoreEmulator, PostgresServer, PrivateCa, RedisServer};
 
 const PASSWORD: &str = "correct%20horse";
 const DECODED: &str = "correct horse";
 
 fn doctor(arguments: &[&str]) -> (Output, String) {
+    doctor_with(arguments, &[])
+}
+
+fn doctor_with(arguments: &[&str], environment: &[(&str, &str)]) -> (Output, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     for variable in [
         "SYNCGUARD_REDIS_URL",
@@ -16,6 +21,7 @@ fn doctor(arguments: &[&str]) -> (Output, String) {
     ] {
         command.env_remove(variable);
     }
+    command.envs(environment.iter().copied());
     let output = command.arg("doctor").args(arguments).output().unwrap();
     let text = [&output.stdout[..], &output.stderr[..]].concat();
     let text = String::from_utf8(text).unwrap();
@@ -50,6 +56,35 @@ fn an_error_fails_and_comes_with_its_fix() {
     assert!(error < info, "{text}");
     assert!(text.contains("fix: set `appendonly yes`"), "{text}");
     assert!(text.contains("errors: 1, warnings: 0"), "{text}");
+}
+
+#[test]
+fn stores_with_tls_and_a_private_authority() {
+    let ca = PrivateCa::new().unwrap();
+    let file = ca.file().display().to_string();
+    let redis = RedisServer::start_tls(&ca).unwrap();
+    let (_, text) = doctor(&["--url", &redis.url()]);
+    assert!(text.contains("cannot be asked"), "{text}");
+    let trusting = [("SSL_CERT_FILE", file.as_str())];
+    let (_, text) = doctor_with(&["--url", &redis.url()], &trusting);
+    assert!(text.contains("[redis-persistence-off]"), "{text}");
+
+    let postgres = PostgresServer::start_tls(&ca).unwrap();
+    let url = format!("{}?sslmode=verify-full&sslrootcert={file}", postgres.url());
+    let (_, text) = doctor(&["--url", &url]);
+    assert!(text.contains("[postgres-table-missing]"), "{text}");
+}
+
+#[test]
+fn firestore_by_its_emulators_address() {
+    let emulator = FirestoreEmulator::start().unwrap();
+    let host = emulator.host();
+    // Its first answers take longer than an operation may.
+    let url = format!("firestore://{host}/p");
+    let in_order = || doctor(&["--url", &url]).1.contains("in order");
+    assert!((0..20).any(|_| in_order()));
+    let (output, text) = doctor_with(&[], &[("FIRESTORE_EMULATOR_HOST", &host)]);
+    assert!(output.status.success(), "{text}");
 }
 
 #[test]
@@ -96,4 +131,33 @@ fn a_store_that_cannot_be_asked_fails_and_says_why() {
     let (output, text) = doctor(&[]);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("--url"), "{text}");
+}
+
+#[test]
+fn every_code_is_explained() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let page = fs::read_to_string(format!("{root}/docs/operations.md")).unwrap();
+    let sources = [
+        "memory/src/store.rs",
+        "redis/src/server.rs",
+        "redis/src/preflight.rs",
+        "postgres/src/preflight.rs",
+        "postgres/src/preflight/pooler.rs",
+        "postgres/src/preflight/tables.rs",
+        "firestore/src/preflight.rs",
+    ];
+    let mut explained = 0;
+    for source in sources {
+        let text = fs::read_to_string(format!("{root}/crates/syncguard-{source}")).unwrap();
+        let name = source.split('/').next().unwrap();
+        for literal in text.split('"').skip(1).step_by(2) {
+            let is_code = literal.starts_with(&format!("{name}-"))
+                && literal.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+            if is_code {
+                assert!(page.contains(&format!("`{literal}`")), "{literal}");
+                explained += 1;
+            }
+        }
+    }
+    assert!(explained >= 34, "{explained} codes were found");
 }

@@ -37,6 +37,8 @@
 //!   fences with them. Where two holders are worse than none, do not fail over automatically.
 //! - Version 6.2 or later, or Valkey. Users need the commands `EVAL` and `EVALSHA` and, in the
 //!   scripts, `GET`, `SET`, `DEL`, `INCR`, `DECR`, `PEXPIREAT` and `TIME`, all on `{prefix}:*`.
+//!   Besides `SELECT` in another database than 0, and `CLUSTER SLOTS` and `CLUSTER INFO` on a
+//!   cluster.
 //!
 //! [`preflight`](syncguard_core::Preflight) compares a server with this list.
 //!

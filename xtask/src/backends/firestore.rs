@@ -47,7 +47,11 @@ async fn preflight(deployment: Deployment) -> Result<Vec<Finding>, LockError> {
         Some((emulator, project)) if emulator.contains(':') => {
             FirestoreStore::connect_emulator(emulator, project, options).await?
         }
-        _ => FirestoreStore::connect(place, options).await?,
+        _ => {
+            // Fails only where there is one already, which then will do.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            FirestoreStore::connect(place, options).await?
+        }
     };
     FirestoreBackend::new(store).preflight().await
 }
