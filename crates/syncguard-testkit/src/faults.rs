@@ -10,6 +10,9 @@ pub enum Flow {
     Pass,
     /// They arrive this much later.
     Delay(Duration),
+    /// They wait until the fault is lifted, or until
+    /// [`let_through`](crate::FaultProxy::let_through); another fault in its place strikes them.
+    Hold,
     /// The first ones are lost, and the connection is reset to both sides.
     Reset,
     /// They are lost. The connection hangs until the fault is lifted, and is then reset: a stream
@@ -59,6 +62,16 @@ impl Faults {
     /// Connections are accepted and lead nowhere.
     pub const HALF_OPEN: Self = Self {
         connections: Connections::HalfOpen,
+        ..Self::NONE
+    };
+    /// Requests wait.
+    pub const HOLD_REQUESTS: Self = Self {
+        requests: Flow::Hold,
+        ..Self::NONE
+    };
+    /// Requests reach the server, the answers wait.
+    pub const HOLD_REPLIES: Self = Self {
+        replies: Flow::Hold,
         ..Self::NONE
     };
     /// Requests reach the server, the answers are lost, the connection hangs.

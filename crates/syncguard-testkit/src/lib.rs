@@ -33,6 +33,7 @@ mod redis;
 mod redis_cluster;
 mod redis_sentinel;
 mod resp;
+mod server;
 mod slot;
 
 use std::sync::OnceLock;
@@ -49,6 +50,7 @@ pub use crate::proxy::{FaultProxy, Struck};
 pub use crate::redis::{RedisServer, shared_redis_url};
 pub use crate::redis_cluster::RedisCluster;
 pub use crate::redis_sentinel::RedisSentinel;
+pub use crate::server::Server;
 
 /// The address in an environment variable, or that of a server started once for this process.
 ///

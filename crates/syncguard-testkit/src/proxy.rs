@@ -25,6 +25,8 @@ const COPY_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Struck {
     /// Pieces of a stream that were held up.
     pub delayed: u64,
+    /// Pieces of a stream that had to wait.
+    pub held: u64,
     /// Connections reset, those that had lost bytes and those of a refusing server included.
     pub reset: u64,
     /// Connections that lost bytes and hung.
@@ -65,11 +67,14 @@ struct Control {
     faults: Faults,
     /// Connections of an earlier era are reset.
     era: u64,
+    /// How often what was held back has been let through.
+    let_through: u64,
 }
 
 #[derive(Debug, Default)]
 struct Counters {
     delayed: AtomicU64,
+    held: AtomicU64,
     reset: AtomicU64,
     swallowed: AtomicU64,
     half_open: AtomicU64,
@@ -140,12 +145,19 @@ impl FaultProxy {
         self.update(|control| control.era += 1);
     }
 
+    /// Lets through the pieces that are [held](Flow::Hold) at this moment, one of each direction of
+    /// each connection. What comes after them waits again.
+    pub fn let_through(&self) {
+        self.update(|control| control.let_through += 1);
+    }
+
     /// How often faults have struck so far.
     #[must_use]
     pub fn struck(&self) -> Struck {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Struck {
             delayed: read(&self.counters.delayed),
+            held: read(&self.counters.held),
             reset: read(&self.counters.reset),
             swallowed: read(&self.counters.swallowed),
             half_open: read(&self.counters.half_open),
@@ -261,15 +273,8 @@ impl Proxy {
         loop {
             let length = from.read(&mut buffer).await?;
             let bytes = buffer.get(..length).unwrap_or_default();
-            let faults = self.faults();
-            if faults.connections == Connections::HalfOpen {
-                count(&self.counters.half_open);
-                self.until_not(|faults| faults.connections == Connections::HalfOpen)
-                    .await;
-                return Err(Broken);
-            }
-            match direction.flow(faults) {
-                Flow::Pass => {}
+            match self.once_not_held(direction).await? {
+                Flow::Pass | Flow::Hold => {}
                 Flow::Delay(by) => {
                     count(&self.counters.delayed);
                     tokio::time::sleep(by).await;
@@ -298,6 +303,28 @@ impl Proxy {
             }
             to.write_all(bytes).await?;
         }
+    }
+
+    /// What is to become of a piece that has arrived, once it need not wait any more.
+    async fn once_not_held(&self, direction: Direction) -> Result<Flow, Broken> {
+        let arrived = *self.control.borrow();
+        let mut control = self.control.clone();
+        if direction.flow(arrived.faults) == Flow::Hold {
+            count(&self.counters.held);
+        }
+        let now = *control
+            .wait_for(|now| {
+                direction.flow(now.faults) != Flow::Hold || now.let_through != arrived.let_through
+            })
+            .await
+            .map_err(|_| Broken)?;
+        if now.faults.connections == Connections::HalfOpen {
+            count(&self.counters.half_open);
+            self.until_not(|faults| faults.connections == Connections::HalfOpen)
+                .await;
+            return Err(Broken);
+        }
+        Ok(direction.flow(now.faults))
     }
 
     /// Resolves once the faults no longer are what they were, or the proxy ends.

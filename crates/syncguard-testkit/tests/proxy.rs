@@ -185,6 +185,51 @@ fn drops_the_reply_and_cuts() {
 }
 
 #[test]
+fn what_is_held_arrives_piece_by_piece_or_all_of_it_once_lifted() {
+    let (port, arrivals) = echo();
+    let proxy = FaultProxy::start(port).unwrap();
+    let mut stream = connect(&proxy);
+    proxy.set(Faults::HOLD_REPLIES);
+    for text in [b"first", b"other"] {
+        stream.write_all(text).unwrap();
+        assert_eq!(arrivals.recv().unwrap(), text, "requests are not held");
+        assert!(hangs(&mut stream));
+        proxy.let_through();
+        let mut reply = [0; 5];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(&reply, text);
+    }
+    stream.write_all(b"third").unwrap();
+    assert!(hangs(&mut stream));
+    proxy.set(Faults::HOLD_REQUESTS);
+    assert_eq!(arrivals.recv().unwrap(), b"third");
+    stream.write_all(b"fourth").unwrap();
+    assert!(arrivals.recv_timeout(HANGS).is_err(), "it was not held");
+    proxy.set(Faults::NONE);
+    assert_eq!(arrivals.recv().unwrap(), b"fourth");
+    let mut replies = [0; 11];
+    stream.read_exact(&mut replies).unwrap();
+    assert_eq!(&replies, b"thirdfourth");
+    assert_eq!(proxy.struck().held, 4);
+}
+
+#[test]
+fn what_is_held_can_still_be_lost() {
+    let (port, arrivals) = echo();
+    let proxy = FaultProxy::start(port).unwrap();
+    let mut stream = connect(&proxy);
+    proxy.set(Faults::HOLD_REPLIES);
+    stream.write_all(b"carried out").unwrap();
+    assert_eq!(arrivals.recv().unwrap(), b"carried out");
+    assert!(hangs(&mut stream));
+    proxy.set(Faults::DROP_REPLY);
+    assert!(hangs(&mut stream));
+    proxy.set(Faults::NONE);
+    assert!(is_reset(&mut stream), "it arrived");
+    assert_eq!(proxy.struck().swallowed, 1);
+}
+
+#[test]
 fn half_open_accepts_and_forwards_nothing() {
     let (port, arrivals) = echo();
     let proxy = FaultProxy::start(port).unwrap();

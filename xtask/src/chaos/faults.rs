@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use syncguard_chaos::{Fault, Strike, now_us, schedule};
-use syncguard_testkit::{FaultProxy, Faults, Struck};
-
-use super::store::Server;
+use syncguard_testkit::{FaultProxy, Faults, Server, Struck};
 
 const PROGRESS: Duration = Duration::from_secs(5);
 
@@ -70,7 +68,7 @@ fn inflict(server: &mut dyn Server, proxy: &FaultProxy, strike: Strike) -> Resul
         Fault::Kill => {
             server.kill();
             wait();
-            return server.restart_killed();
+            return server.restart();
         }
         Fault::Pause => {
             server.pause()?;

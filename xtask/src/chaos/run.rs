@@ -7,12 +7,12 @@ use syncguard_chaos::{
     Call, Fault, History, Operation, Outcome, check_ended, now_us, seen, wall_clock_offset_us,
 };
 use syncguard_core::{AnyBackend, LockBackend as _, LockKey, Lookup};
-use syncguard_testkit::FaultProxy;
+use syncguard_testkit::{FaultProxy, Server};
 
 use super::Settings;
 use super::faults::{Blow, strike};
 use super::report::{Report, report};
-use super::store::{Server, Store};
+use super::store::Store;
 use super::worker::{Finished, Process, Start, connect};
 use crate::Done;
 use crate::step::announced;

@@ -4,13 +4,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use syncguard_chaos::{Broken, Fault, Mutant};
 use syncguard_core::{AnyBackend, Fence, LockBackend, LockError, Managed, Policy};
 use syncguard_firestore::{FirestoreOptions, FirestoreStore};
 use syncguard_postgres::PostgresStore;
 use syncguard_redis::RedisStore;
-use syncguard_testkit::{FirestoreEmulator, PostgresServer, RedisServer};
+use syncguard_testkit::{FirestoreEmulator, PostgresServer, RedisServer, Server};
 
 /// Short, so that much goes wrong in a short run.
 const OPERATION_TIMEOUT: Duration = Duration::from_millis(500);
@@ -29,16 +29,6 @@ pub(super) struct Store {
 
 pub(super) type Connecting = Pin<Box<dyn Future<Output = Result<AnyBackend, LockError>>>>;
 pub(super) type Preparing = Pin<Box<dyn Future<Output = Result<(), LockError>>>>;
-
-/// A server that can be maltreated.
-pub(super) trait Server: Send {
-    fn port(&self) -> u16;
-    fn pause(&self) -> Result<()>;
-    fn resume(&self) -> Result<()>;
-    fn kill(&mut self);
-    /// Starts it again with the data that it had.
-    fn restart_killed(&mut self) -> Result<()>;
-}
 
 pub(super) const STORES: &[Store] = &[REDIS, POSTGRES, FIRESTORE];
 
@@ -129,58 +119,4 @@ pub(super) fn chosen(names: &[String]) -> Vec<&'static Store> {
 /// The names, for the command line.
 pub(super) fn names() -> Vec<&'static str> {
     STORES.iter().map(|store| store.name).collect()
-}
-
-impl Server for RedisServer {
-    fn port(&self) -> u16 {
-        self.port()
-    }
-    fn pause(&self) -> Result<()> {
-        self.pause()
-    }
-    fn resume(&self) -> Result<()> {
-        self.resume()
-    }
-    fn restart_killed(&mut self) -> Result<()> {
-        self.restart()
-    }
-    fn kill(&mut self) {
-        self.kill();
-    }
-}
-
-impl Server for PostgresServer {
-    fn port(&self) -> u16 {
-        self.port()
-    }
-    fn pause(&self) -> Result<()> {
-        self.pause()
-    }
-    fn resume(&self) -> Result<()> {
-        self.resume()
-    }
-    fn kill(&mut self) {
-        self.kill();
-    }
-    fn restart_killed(&mut self) -> Result<()> {
-        self.restart()
-    }
-}
-
-impl Server for FirestoreEmulator {
-    fn port(&self) -> u16 {
-        self.port()
-    }
-    fn pause(&self) -> Result<()> {
-        self.pause()
-    }
-    fn resume(&self) -> Result<()> {
-        self.resume()
-    }
-    fn kill(&mut self) {
-        self.kill();
-    }
-    fn restart_killed(&mut self) -> Result<()> {
-        bail!("the emulator keeps nothing")
-    }
 }
