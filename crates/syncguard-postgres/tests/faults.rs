@@ -1,319 +1,39 @@
-//! A server that stops, hangs, restarts, refuses and ends sessions.
+//! What holds when the network or the server fails, on PostgreSQL.
 
-mod common;
+use syncguard_core::LockError;
+use syncguard_faults::Target;
+use syncguard_postgres::{PostgresOptions, PostgresStore};
+use syncguard_testkit::{PostgresServer, shared_postgres_url};
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+struct Postgres;
 
-use common::{Fixture, id, key, ttl};
-use futures_util::future::join_all;
-use sqlx::postgres::PgPoolOptions;
-use syncguard_core::{
-    ErrorCode, LockBackend as _, LockError, ManagedBackend as _, Policy, acquire, is_locked,
-};
-use syncguard_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
-use syncguard_testkit::PostgresServer;
+impl Target for Postgres {
+    type Store = PostgresStore;
+    type Server = PostgresServer;
 
-const MINUTE: Duration = Duration::from_secs(60);
+    fn start() -> anyhow::Result<PostgresServer> {
+        PostgresServer::start()
+    }
 
-fn is_unavailable(error: &LockError) -> bool {
-    matches!(
-        error.code(),
-        ErrorCode::ServiceUnavailable | ErrorCode::NetworkTimeout
-    )
-}
+    fn shared_port() -> anyhow::Result<Option<u16>> {
+        let url = shared_postgres_url()?;
+        let port = url
+            .strip_prefix("postgres://postgres@127.0.0.1:")
+            .and_then(|rest| rest.strip_suffix("/postgres"));
+        Ok(port.and_then(|port| port.parse().ok()))
+    }
 
-/// Acquires and releases until that works, within a time.
-async fn recovers(backend: &PostgresBackend, key: &str) {
-    let started = Instant::now();
-    loop {
-        match acquire(backend, key, MINUTE).await {
-            Ok(Some(guard)) => match guard.release().await {
-                Ok(released) => {
-                    assert!(released.is_released());
-                    return;
-                }
-                Err(error) => assert!(error.is_retryable(), "{error:?}"),
-            },
-            Ok(None) => {}
-            Err(error) => assert!(error.is_retryable(), "{error:?}"),
-        }
-        assert!(
-            started.elapsed() < Duration::from_secs(20),
-            "it does not recover"
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    async fn prepare(port: u16) -> Result<(), LockError> {
+        Self::connect(port).await?.setup_schema().await
+    }
+
+    async fn connect(port: u16) -> Result<PostgresStore, LockError> {
+        let options = PostgresOptions::new()
+            .with_locks_table("syncguard_faults_locks")
+            .with_fence_counters_table("syncguard_faults_fence_counters");
+        let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
+        PostgresStore::connect_with(&url, options).await
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_server_gives_typed_errors_in_time_and_a_restarted_one_works() {
-    let mut server = PostgresServer::start().unwrap();
-    let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
-    let policy = Policy::new().with_operation_timeout(Duration::from_secs(5));
-    let backend = PostgresBackend::with_policy(fixture.store.clone(), policy);
-    let held = acquire(&backend, "across", MINUTE).await.unwrap().unwrap();
-    let fence = held.fence();
-
-    server.stop().unwrap();
-    let started = Instant::now();
-    let attempts = (0..20).map(|_| acquire(&backend, "stopped", MINUTE));
-    for outcome in join_all(attempts).await {
-        let error = outcome.unwrap_err();
-        assert!(error.is_retryable(), "{error:?}");
-    }
-    let error = held.extend(MINUTE).await.unwrap_err();
-    assert!(is_unavailable(&error), "{error:?}");
-    assert!(
-        started.elapsed() < Duration::from_secs(14),
-        "{:?}",
-        started.elapsed()
-    );
-
-    server.restart().unwrap();
-    recovers(&backend, "stopped").await;
-    // The lock and its fence are as they were: the store is durable.
-    assert!(is_locked(&backend, "across").await.unwrap());
-    assert!(held.extend(MINUTE).await.unwrap().expires_at_ms().is_some());
-    assert!(held.release().await.unwrap().is_released());
-    assert!(
-        acquire(&backend, "across", MINUTE)
-            .await
-            .unwrap()
-            .unwrap()
-            .fence()
-            > fence
-    );
-
-    // A crash. Idle connections are found out before they are used.
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    server.kill();
-    server.restart().unwrap();
-    recovers(&backend, "crashed").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hanging_server_is_a_timeout_and_leaves_no_lock() {
-    let server = PostgresServer::start().unwrap();
-    let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
-    let policy = Policy::new().with_operation_timeout(Duration::from_millis(400));
-    let backend = PostgresBackend::with_policy(fixture.store.clone(), policy);
-    recovers(&backend, "warm").await;
-
-    server.pause().unwrap();
-    let started = Instant::now();
-    let attempts = (0..30).map(|n| {
-        let backend = backend.clone();
-        tokio::spawn(async move { acquire(&backend, format!("hung:{n}"), MINUTE).await })
-    });
-    for outcome in join_all(attempts).await {
-        let error = outcome.unwrap().unwrap_err();
-        assert!(is_unavailable(&error), "{error:?}");
-    }
-    assert!(
-        started.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        started.elapsed()
-    );
-    server.resume().unwrap();
-
-    backend.drain(Duration::from_secs(30)).await.unwrap();
-    recovers(&backend, "warm").await;
-    assert_eq!(fixture.number("SELECT count(*) FROM {locks}").await, 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn ended_sessions_break_nothing_for_good() {
-    let server = PostgresServer::start().unwrap();
-    let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
-    let done = Arc::new(AtomicBool::new(false));
-    let terminator = tokio::spawn({
-        let (done, sql, store) = (done.clone(), fixture.sql.clone(), fixture.locks.clone());
-        async move {
-            let mut ended = 0_i64;
-            while !done.load(Ordering::Relaxed) {
-                let statement = "SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM \
-                                 pg_stat_activity WHERE query LIKE '%' || $1 || '%' \
-                                 AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1) AS one";
-                let query = sqlx::query_scalar::<_, i64>(statement).bind(&store);
-                ended += query.fetch_one(&sql).await.unwrap();
-                tokio::time::sleep(Duration::from_millis(15)).await;
-            }
-            ended
-        }
-    });
-    let failures = Arc::new(AtomicUsize::new(0));
-    let workers = (0..8).map(|worker| {
-        let (backend, failures) = (fixture.backend.clone(), failures.clone());
-        tokio::spawn(async move {
-            for cycle in 0..250 {
-                let key = format!("ended:{worker}:{}", cycle % 5);
-                let outcome = match acquire(&backend, key, MINUTE).await {
-                    Ok(Some(guard)) => guard.release().await.map(drop),
-                    // Its own earlier lock, which is being given back.
-                    Ok(None) => Ok(()),
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = outcome {
-                    assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
-                    failures.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-        })
-    });
-    for worker in join_all(workers).await {
-        worker.unwrap();
-    }
-    done.store(true, Ordering::Relaxed);
-    let ended = terminator.await.unwrap();
-    assert!(ended > 5, "sessions were ended: {ended}");
-    fixture
-        .backend
-        .drain(Duration::from_secs(30))
-        .await
-        .unwrap();
-    assert_eq!(
-        fixture.number("SELECT count(*) FROM {locks}").await,
-        0,
-        "no lock was left"
-    );
-    recovers(&fixture.backend, "after").await;
-}
-
-#[tokio::test]
-async fn an_exhausted_pool_is_told_and_recovers() {
-    let fixture = Fixture::new().await;
-    let pool = PgPoolOptions::new()
-        .max_connections(1)
-        .acquire_timeout(Duration::from_millis(300))
-        .connect(&fixture.url)
-        .await
-        .unwrap();
-    let options = fixture.named(PostgresOptions::new());
-    let backend = PostgresBackend::new(PostgresStore::with_pool(pool.clone(), options).unwrap());
-    let taken = pool.acquire().await.unwrap();
-    let error = acquire(&backend, "full", MINUTE).await.unwrap_err();
-    assert_eq!(error.code(), ErrorCode::RateLimited);
-    assert!(!error.outcome_unknown());
-    drop(taken);
-    recovers(&backend, "full").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_out_of_connections_is_told_and_recovers() {
-    let server = PostgresServer::start_with(&[
-        ("max_connections", "8"),
-        ("superuser_reserved_connections", "0"),
-    ])
-    .unwrap();
-    let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
-    let others = common::pool(&server.url(), 8).await;
-    let mut taken = Vec::new();
-    while let Ok(Ok(connection)) =
-        tokio::time::timeout(Duration::from_millis(300), others.acquire()).await
-    {
-        taken.push(connection);
-    }
-    // Those of the fixture's are warm; a client of its own finds no place.
-    let error = PostgresStore::connect(&server.url()).await.unwrap_err();
-    assert!(error.is_retryable(), "{error:?}");
-    taken.clear();
-    others.close().await;
-    recovers(&fixture.backend, "full").await;
-}
-
-#[tokio::test]
-async fn wrong_credentials_are_auth_failed_and_the_password_is_in_no_text() {
-    let fixture = Fixture::new().await;
-    let secret = "hunter2-secret";
-    for user in ["no_such_role", "postgres"] {
-        let url = fixture
-            .url
-            .replacen("postgres@", &format!("{user}:{secret}@"), 1);
-        let database = if user == "postgres" {
-            "no_such_database"
-        } else {
-            "postgres"
-        };
-        let url = format!("{}/{database}", url.rsplit_once('/').unwrap().0);
-        let error = PostgresStore::connect(&url).await.unwrap_err();
-        let expected = if user == "postgres" {
-            ErrorCode::InvalidArgument
-        } else {
-            ErrorCode::AuthFailed
-        };
-        assert_eq!(error.code(), expected, "{error:?}");
-        assert!(!format!("{error} {error:?}").contains(secret));
-    }
-    for url in [
-        "",
-        "not a url",
-        "postgres://x:hunter2-secret@127.0.0.1:port/x",
-    ] {
-        let error = PostgresStore::connect(url).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::InvalidArgument);
-        assert!(!format!("{error} {error:?}").contains(secret));
-    }
-}
-
-#[tokio::test]
-async fn a_read_only_server_is_unavailable() {
-    let fixture = Fixture::new().await;
-    let url = format!("{}?options[default_transaction_read_only]=on", fixture.url);
-    let options = fixture.named(PostgresOptions::new());
-    let store = PostgresStore::connect_with(&url, options).await.unwrap();
-    let error = store
-        .acquire(&key("standby"), &id(), ttl(1_000))
-        .await
-        .unwrap_err();
-    assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
-    assert!(!error.outcome_unknown());
-}
-
-#[tokio::test]
-async fn no_text_shows_a_key_or_a_lock_id() {
-    let fixture = Fixture::new().await;
-    let (secret, id) = (key("customer:4711"), id());
-    let _ = fixture
-        .store
-        .acquire(&secret, &id, ttl(60_000))
-        .await
-        .unwrap();
-    // An id holds one key: the server's error quotes the row.
-    let error = fixture
-        .backend
-        .acquire(&key("another"), &id, ttl(60_000))
-        .await
-        .unwrap_err();
-    assert_eq!(error.code(), ErrorCode::InvalidArgument);
-    fixture
-        .run("ALTER TABLE {locks} ADD CHECK (expires_at_ms < 99999999999999)")
-        .await;
-    fixture
-        .run("ALTER TABLE {locks} ADD CONSTRAINT c CHECK (fence <> '000000000000009')")
-        .await;
-    fixture
-        .run("UPDATE {fences} SET fence = 8 WHERE fence_key = 'fence:customer:4711'")
-        .await;
-    let _ = fixture.store.release(&id).await.unwrap();
-    let refused = fixture
-        .store
-        .acquire(&secret, &id, ttl(60_000))
-        .await
-        .unwrap_err();
-    let info = fixture
-        .store
-        .lookup_raw(syncguard_core::Lookup::Key(&secret))
-        .await
-        .unwrap();
-    for text in [
-        format!("{error} {error:?} {refused} {refused:?} {info:?}"),
-        format!("{:?} {:?}", fixture.store, fixture.backend),
-    ] {
-        assert!(
-            !text.contains("4711") && !text.contains(id.as_str()),
-            "{text}"
-        );
-    }
-}
+syncguard_faults::suite!(Postgres);

@@ -67,7 +67,7 @@ struct Control {
     faults: Faults,
     /// Connections of an earlier era are reset.
     era: u64,
-    /// How often what was held back has been let through.
+    /// So many of the pieces that were held pass, in the order in which they arrived.
     let_through: u64,
 }
 
@@ -145,10 +145,10 @@ impl FaultProxy {
         self.update(|control| control.era += 1);
     }
 
-    /// Lets through the pieces that are [held](Flow::Hold) at this moment, one of each direction of
-    /// each connection. What comes after them waits again.
-    pub fn let_through(&self) {
-        self.update(|control| control.let_through += 1);
+    /// Lets through the first pieces that were [held](Flow::Hold), as many as this: of
+    /// [`struck`](Self::struck) a while ago, those that were held by then. Others wait on.
+    pub fn let_through(&self, held: u64) {
+        self.update(|control| control.let_through = held);
     }
 
     /// How often faults have struck so far.
@@ -307,15 +307,13 @@ impl Proxy {
 
     /// What is to become of a piece that has arrived, once it need not wait any more.
     async fn once_not_held(&self, direction: Direction) -> Result<Flow, Broken> {
-        let arrived = *self.control.borrow();
         let mut control = self.control.clone();
-        if direction.flow(arrived.faults) == Flow::Hold {
-            count(&self.counters.held);
-        }
+        let number = match direction.flow(self.faults()) {
+            Flow::Hold => 1 + self.counters.held.fetch_add(1, Ordering::Relaxed),
+            _ => u64::MAX,
+        };
         let now = *control
-            .wait_for(|now| {
-                direction.flow(now.faults) != Flow::Hold || now.let_through != arrived.let_through
-            })
+            .wait_for(|now| direction.flow(now.faults) != Flow::Hold || now.let_through >= number)
             .await
             .map_err(|_| Broken)?;
         if now.faults.connections == Connections::HalfOpen {

@@ -194,7 +194,7 @@ fn what_is_held_arrives_piece_by_piece_or_all_of_it_once_lifted() {
         stream.write_all(text).unwrap();
         assert_eq!(arrivals.recv().unwrap(), text, "requests are not held");
         assert!(hangs(&mut stream));
-        proxy.let_through();
+        proxy.let_through(proxy.struck().held);
         let mut reply = [0; 5];
         stream.read_exact(&mut reply).unwrap();
         assert_eq!(&reply, text);

@@ -1,0 +1,33 @@
+//! What holds when the network or the server fails, on Redis.
+
+use syncguard_core::LockError;
+use syncguard_faults::Target;
+use syncguard_redis::RedisStore;
+use syncguard_testkit::{RedisServer, shared_redis_url};
+
+struct Redis;
+
+impl Target for Redis {
+    type Store = RedisStore;
+    type Server = RedisServer;
+
+    fn start() -> anyhow::Result<RedisServer> {
+        RedisServer::start()
+    }
+
+    fn shared_port() -> anyhow::Result<Option<u16>> {
+        let url = shared_redis_url()?;
+        let port = url.strip_prefix("redis://127.0.0.1:");
+        Ok(port.and_then(|port| port.parse().ok()))
+    }
+
+    async fn prepare(_: u16) -> Result<(), LockError> {
+        Ok(())
+    }
+
+    async fn connect(port: u16) -> Result<RedisStore, LockError> {
+        RedisStore::connect(&format!("redis://127.0.0.1:{port}")).await
+    }
+}
+
+syncguard_faults::suite!(Redis);
