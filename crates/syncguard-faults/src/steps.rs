@@ -81,14 +81,19 @@ pub(crate) async fn eventually<R>(what: &str, mut is: impl AsyncFnMut() -> Optio
     }
 }
 
-/// Whether something resolves by a point in time, told by the order in which two timers of one
-/// task fire: a machine that stalls delays both.
-pub(crate) async fn resolves_by(what: impl Future<Output = ()>, deadline: Instant) -> bool {
+/// What something resolves to by a point in time, told by the order in which two timers of one task
+/// fire: a machine that stalls delays both.
+pub(crate) async fn by<R>(what: impl Future<Output = R>, deadline: Instant) -> Option<R> {
     tokio::select! {
         biased;
-        () = what => true,
-        () = tokio::time::sleep_until(deadline.into()) => false,
+        result = what => Some(result),
+        () = tokio::time::sleep_until(deadline.into()) => None,
     }
+}
+
+/// Whether something resolves by a point in time.
+pub(crate) async fn resolves_by(what: impl Future<Output = ()>, deadline: Instant) -> bool {
+    by(what, deadline).await.is_some()
 }
 
 /// The error of a store that cannot be reached.

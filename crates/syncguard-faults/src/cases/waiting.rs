@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use syncguard_core::{ErrorCode, LockOptions, ManagedBackend as _, lock};
 use syncguard_testkit::Server as _;
 
-use crate::steps::{BEFORE_LONG, LONG, median, soon_taken};
+use crate::steps::{BEFORE_LONG, LONG, by, soon_taken};
 use crate::{Bench, Target};
 
 /// The timeout of a wait bounds the attempt in flight, and what that attempt may take all the same
@@ -16,21 +16,19 @@ pub async fn the_timeout_of_a_wait_holds_against_a_stopped_server<T: Target>(ben
     let key = bench.key("stopped");
     let _ = soon_taken(&direct, &key, BEFORE_LONG).await;
     bench.server().pause().expect("it runs");
-    let mut waits = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..3 {
         let options = LockOptions::new().with_timeout(timeout).with_ttl(LONG);
         let started = Instant::now();
-        let error = lock(&direct, &key, options, async |_| ())
+        let wait = lock(&direct, &key, options, async |_| ());
+        let error = by(wait, started + timeout + grace)
             .await
+            .expect("an answer in time")
             .expect_err("the server is stopped");
         let waited = started.elapsed();
+        assert!(waited >= timeout, "{waited:?}");
         assert_eq!(error.code(), ErrorCode::AcquisitionTimeout, "{error:?}");
         assert!(error.outcome_unknown(), "{error:?}");
-        // Far from the operation timeout of 5 s, on any machine.
-        assert!(waited >= timeout && waited < timeout * 5, "{waited:?}");
-        waits.push(waited);
     }
-    assert!(median(waits.clone()) < timeout + grace, "{waits:?}");
     bench.server().resume().expect("it is there");
     direct.drain(BEFORE_LONG).await.expect("nothing is left");
     let _ = soon_taken(&direct, &key, BEFORE_LONG).await;
