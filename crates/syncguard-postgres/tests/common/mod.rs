@@ -13,6 +13,9 @@ use sqlx::{AssertSqlSafe, PgPool};
 use syncguard_core::{LockId, LockKey, Ttl};
 use syncguard_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
 
+/// Key, lock id, expiry, time of acquisition, fence, and the key as its user spells it.
+pub(crate) type LockRow = (String, String, i64, i64, String, String);
+
 /// Two tables of one's own, a store on them, and a pool to look at them with.
 pub(crate) struct Fixture {
     pub(crate) store: PostgresStore,
@@ -95,6 +98,23 @@ impl Fixture {
     pub(crate) fn filled(&self, sql: &str) -> String {
         sql.replace("{locks}", &format!("\"{}\"", self.locks))
             .replace("{fences}", &format!("\"{}\"", self.fences))
+    }
+
+    pub(crate) async fn lock_rows(&self) -> Vec<LockRow> {
+        let sql =
+            "SELECT key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key FROM {locks}";
+        sqlx::query_as(AssertSqlSafe(self.filled(sql)))
+            .fetch_all(&self.sql)
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn fence_rows(&self) -> Vec<(String, i64, Option<String>)> {
+        let sql = "SELECT fence_key, fence, key_debug FROM {fences}";
+        sqlx::query_as(AssertSqlSafe(self.filled(sql)))
+            .fetch_all(&self.sql)
+            .await
+            .unwrap()
     }
 
     /// Moves a lock's expiry into the past, as if time had gone by.
