@@ -2,8 +2,8 @@
 //! workspace runs on a real server behind a [`FaultProxy`](syncguard_testkit::FaultProxy).
 //!
 //! It stands beside the conformance suite, which third parties run on any store and which
-//! therefore cannot stop a server or break a connection. And it is not part of the testkit, which
-//! knows servers but no locks.
+//! therefore cannot stop a server or break a connection. The testkit has the means, here are the
+//! cases.
 //!
 //! A backend says how its server is started and reached, by a [`Target`], and writes one line:
 //!

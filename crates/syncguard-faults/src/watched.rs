@@ -162,6 +162,10 @@ impl<S: LockBackend> LockBackend for Watched<S> {
         self.store.capabilities()
     }
 
+    fn clock_skew_ms(&self) -> Option<i64> {
+        self.store.clock_skew_ms()
+    }
+
     async fn acquire(
         &self,
         key: &LockKey,
