@@ -8,6 +8,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+/// Its length, and the number that stands in place of a version.
+const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+
 #[derive(Clone, Default)]
 pub(crate) struct Wire {
     /// Replies do not arrive while this is set; requests do.
@@ -88,7 +91,7 @@ impl Wire {
         }
     }
 
-    /// Notes the kinds of whole messages. The first one has no kind.
+    /// Notes the kinds of whole messages. Those before the session starts have none.
     fn listen(&self, pending: &mut Vec<u8>, started: &mut bool, doomed: &AtomicBool) {
         loop {
             let header = if *started { 5 } else { 4 };
@@ -106,7 +109,8 @@ impl Wire {
                     doomed.store(true, Ordering::SeqCst);
                 }
             }
-            *started = true;
+            // A client that could use TLS asks first whether the server would.
+            *started = *started || pending[..end] != SSL_REQUEST;
             pending.drain(..end);
         }
     }
