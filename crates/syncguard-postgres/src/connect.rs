@@ -70,6 +70,7 @@ impl PostgresStore {
         let connecting = |error| {
             map(error, Stage::Connecting { exhausted: false }).with_operation(Operation::Setup)
         };
+        refuse_misspelt_password(url)?;
         let mut target = PgConnectOptions::from_str(url).map_err(connecting)?;
         if settings.transaction_pooler {
             // PgBouncer refuses clients that set this, unless it is told otherwise.
@@ -163,6 +164,22 @@ impl PostgresStore {
             }
         });
     }
+}
+
+/// The driver logs parameters that it does not know, with their values.
+fn refuse_misspelt_password(url: &str) -> Result<(), LockError> {
+    let (_, query) = url.split_once('?').unwrap_or_default();
+    let misspelt = query.split('&').any(|parameter| {
+        let (name, _) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let known = ["password", "passfile"].contains(&name);
+        let name = name.to_ascii_lowercase();
+        !known && (name.contains("pass") || name.contains("pwd"))
+    });
+    if misspelt {
+        let message = "the URL has a parameter that looks like a password; it is called `password`";
+        return Err(LockError::invalid_argument(message).with_operation(Operation::Setup));
+    }
+    Ok(())
 }
 
 impl fmt::Debug for PostgresStore {

@@ -175,6 +175,9 @@ async fn a_password_in_a_url_is_in_no_text() {
     for url in [
         format!("postgres://nobody:{PASSWORD}@{at}"),
         format!("postgres://{at}?user=nobody&password={PASSWORD}"),
+        // A parameter of that name the driver would log.
+        format!("postgres://{at}?passwd={PASSWORD}"),
+        format!("postgres://{at}?sslmode=prefer&Password={PASSWORD}"),
         format!("postgres://postgres:{PASSWORD}@{place}/no_such_database"),
         format!("postgres://postgres:{PASSWORD}@127.0.0.1:1/postgres"),
         format!("postgres://postgres:{PASSWORD}@host:port/postgres"),
