@@ -1,6 +1,7 @@
 //! [`RedisStore`]: the contract, in scripts.
 
 use std::fmt;
+use std::sync::Arc;
 
 use syncguard_core::{
     AcquireResult, Capabilities, ExtendResult, Fence, Grant, LockBackend, LockError, LockId,
@@ -19,7 +20,7 @@ use crate::script::{self, ACQUIRE, Acquired, EXTEND, READ_ID, READ_KEY, RELEASE}
 #[derive(Clone)]
 pub struct RedisStore {
     clients: Clients,
-    names: Names,
+    names: Arc<Names>,
     cleanup: Option<Cleanup>,
 }
 
@@ -27,7 +28,7 @@ impl RedisStore {
     pub(crate) fn from_parts(clients: Clients, names: Names, cleanup_in_is_locked: bool) -> Self {
         Self {
             clients,
-            names,
+            names: Arc::new(names),
             cleanup: cleanup_in_is_locked.then(Cleanup::default),
         }
     }

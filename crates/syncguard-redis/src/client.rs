@@ -9,8 +9,10 @@ use fred::interfaces::ClientLike as _;
 use fred::types::config::Options;
 use fred::types::{ClusterHash, CustomCommand, Value};
 use syncguard_core::LockError;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use crate::call::Call;
 use crate::error::{command_error, is_noscript};
 use crate::script::Script;
 
@@ -120,23 +122,20 @@ impl Clients {
         self.send(client, command, arguments).await
     }
 
-    /// Sends one command, on a task of its own.
-    ///
-    /// fred knows that a command need not be sent any more by its timeout alone, and only while
-    /// the call is polled. On its own task it is, also after its caller has gone.
+    /// Sends one command. Once begun, it goes on also after its caller has gone: fred knows that a
+    /// command need not be sent any more by its timeout alone, and only while the call is polled.
     async fn send(
         &self,
         client: &Client,
         command: &'static str,
         arguments: Vec<Value>,
     ) -> Result<Value, Error> {
+        let runtime = Handle::try_current()
+            .map_err(|error| Error::new(ErrorKind::Unknown, error.to_string()))?;
         let client = client.with_options(&self.0.options);
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
-        let call = tokio::spawn(async move { client.custom(command, arguments).await });
-        call.await.unwrap_or_else(|error| {
-            let reason = format!("The call ended early: {error}");
-            Err(Error::new(ErrorKind::Unknown, reason))
-        })
+        let call = async move { client.custom(command, arguments).await };
+        Call::new(runtime, call).await
     }
 
     fn client(&self, affinity: &str) -> Option<&Client> {

@@ -55,6 +55,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod backend;
+mod call;
 mod cleanup;
 mod client;
 mod connect;
