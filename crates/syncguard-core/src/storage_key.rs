@@ -1,5 +1,7 @@
 //! What a key is called inside a store.
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
@@ -35,10 +37,11 @@ pub fn make_storage_key(
     let fits = |name: &str| name.len().saturating_add(reserve) <= limit;
     let qualify = |name: &str| match prefix {
         "" => name.to_owned(),
-        _ => format!("{prefix}:{name}"),
+        // In one allocation, which `format!` is not.
+        _ => [prefix, ":", name].concat(),
     };
 
-    let full = qualify(&key.nfc().collect::<String>());
+    let full = qualify(&normalized(key));
     if fits(&full) {
         return Ok(full);
     }
@@ -62,7 +65,7 @@ pub fn make_storage_key(
 /// ```
 #[must_use]
 pub fn make_hashed_storage_key(prefix: &str, key: &str) -> String {
-    let key: String = key.nfc().collect();
+    let key = normalized(key);
     match prefix.trim_end_matches(':') {
         "" => digest_of(&key),
         prefix => format!("{prefix}:{}", digest_of(&format!("{prefix}:{key}"))),
@@ -82,7 +85,15 @@ pub fn make_fence_key(
     limit: usize,
     reserve: usize,
 ) -> Result<String, LockError> {
-    make_storage_key(prefix, &format!("fence:{storage_key}"), limit, reserve)
+    make_storage_key(prefix, &["fence:", storage_key].concat(), limit, reserve)
+}
+
+/// The NFC form. ASCII is its own.
+fn normalized(key: &str) -> Cow<'_, str> {
+    if key.is_ascii() {
+        return Cow::Borrowed(key);
+    }
+    key.nfc().collect::<String>().into()
 }
 
 fn digest_of(full: &str) -> String {
