@@ -9,6 +9,7 @@ use anyhow::Result;
 use clap::Parser;
 
 mod backends;
+mod bench;
 mod chaos;
 mod ci;
 mod clauses;
@@ -41,6 +42,12 @@ enum Task {
     /// recorded, and a checker decides whether a legal history of a lease lock explains what they
     /// saw. It fails with the smallest span that none does, and the seed that repeats the faults.
     Chaos(chaos::Options),
+    /// What locks cost, beside what each store itself can do
+    ///
+    /// Every figure is a median of repetitions that alternate with those of its limit: the same
+    /// commands sent by redis-benchmark, by pgbench, or by the bare driver. It takes about ten
+    /// minutes, on servers of its own.
+    Bench(bench::Options),
     #[command(hide = true)]
     ChaosWorker(chaos::Assignment),
     #[command(hide = true)]
@@ -61,6 +68,7 @@ fn main() -> ExitCode {
         Task::Test => test::run(),
         Task::Conformance(options) => conformance::run(&options),
         Task::Chaos(options) => chaos::run(&options),
+        Task::Bench(options) => bench::run(&options),
         Task::ChaosWorker(assignment) => chaos::work(&assignment),
         Task::ChaosHolder(holding) => chaos::hold(&holding),
         Task::Doctor(options) => doctor::run(&options),

@@ -43,8 +43,29 @@ pub const FIRESTORE: Tool = Tool {
     find: crate::firestore::find_emulator,
 };
 
+/// `redis-benchmark`, which measures a Redis from outside.
+pub const REDIS_BENCHMARK: Tool = Tool {
+    program: "redis-benchmark",
+    debian_package: "redis-tools",
+    find: || on_path("redis-benchmark"),
+};
+
+/// `pgbench`, which measures a PostgreSQL from outside.
+pub const PGBENCH: Tool = Tool {
+    program: "pgbench",
+    debian_package: "postgresql",
+    find: || crate::postgres::find_beside_server("pgbench"),
+};
+
 /// All that the workspace's tests need.
-pub const ALL: &[Tool] = &[REDIS, POSTGRES, PGBOUNCER, FIRESTORE];
+pub const ALL: &[Tool] = &[
+    REDIS,
+    REDIS_BENCHMARK,
+    POSTGRES,
+    PGBENCH,
+    PGBOUNCER,
+    FIRESTORE,
+];
 
 impl Tool {
     /// Where the program is.

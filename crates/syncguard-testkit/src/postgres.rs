@@ -236,12 +236,20 @@ fn data_folder(slot: &Slot) -> PathBuf {
     slot.folder().join("data")
 }
 
+/// A program that comes with the server.
+pub(crate) fn find_beside_server(program: &str) -> Option<PathBuf> {
+    let beside = find_server()?.with_file_name(program);
+    beside
+        .is_file()
+        .then_some(beside)
+        .or_else(|| on_path(program))
+}
+
 fn beside_server(program: &str) -> Result<PathBuf> {
-    let beside = install::POSTGRES.find()?.with_file_name(program);
-    if beside.is_file() {
-        return Ok(beside);
-    }
-    on_path(program).with_context(|| format!("PostgreSQL's {program} is not installed"))
+    find_beside_server(program).with_context(|| match install::POSTGRES.find() {
+        Err(missing) => missing.to_string(),
+        Ok(_) => format!("PostgreSQL's {program} is not installed"),
+    })
 }
 
 fn create_cluster(data: &Path) -> Result<()> {

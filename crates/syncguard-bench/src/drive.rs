@@ -1,0 +1,166 @@
+//! [`drive`]: tasks that do the same thing over and over, and what they saw.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+/// One task's work.
+pub(crate) trait Worker: Send + 'static {
+    /// One round of it.
+    fn step(&mut self, watch: &mut Stopwatch) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// Takes the time of the calls within a step: up to two kinds of them.
+#[derive(Debug, Default)]
+pub(crate) struct Stopwatch {
+    laps: [Vec<Duration>; 2],
+}
+
+impl Stopwatch {
+    pub(crate) async fn time<T>(&mut self, kind: usize, call: impl Future<Output = T>) -> T {
+        let started = Instant::now();
+        let answer = call.await;
+        self.laps[kind].push(started.elapsed());
+        answer
+    }
+}
+
+/// What workers saw together.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sample {
+    pub(crate) steps_per_second: f64,
+    /// Time that this process computed for one step, in µs: all of its threads together.
+    pub(crate) cpu_us: f64,
+    pub(crate) latencies: [Latency; 2],
+}
+
+/// How long calls of one kind took, in µs.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(crate) struct Latency {
+    pub(crate) mean_us: f64,
+    /// `None` where only the mean is known.
+    pub(crate) p50_us: Option<f64>,
+    pub(crate) p99_us: Option<f64>,
+}
+
+/// Lets each worker do its steps, one after the other, until the time is over.
+pub(crate) async fn drive<W: Worker>(workers: Vec<W>, span: Duration) -> Result<Sample> {
+    let mut tasks = JoinSet::new();
+    let ready = Arc::new(Barrier::new(workers.len() + 1));
+    for mut worker in workers {
+        let ready = Arc::clone(&ready);
+        tasks.spawn(async move {
+            // The first time connects, and prepares.
+            let warm = worker.step(&mut Stopwatch::default()).await;
+            ready.wait().await;
+            warm?;
+            let started = Instant::now();
+            let (mut steps, mut watch) = (0_u32, Stopwatch::default());
+            while started.elapsed() < span {
+                worker.step(&mut watch).await?;
+                steps += 1;
+            }
+            anyhow::Ok((steps, watch))
+        });
+    }
+    ready.wait().await;
+    let (started, cpu) = (Instant::now(), cpu_time());
+    let (mut steps, mut laps) = (0_u32, [Vec::new(), Vec::new()]);
+    while let Some(done) = tasks.join_next().await {
+        let (of_one, watch) = done??;
+        steps += of_one;
+        for (all, mut of_one) in laps.iter_mut().zip(watch.laps) {
+            all.append(&mut of_one);
+        }
+    }
+    let (elapsed, cpu) = (started.elapsed(), cpu_time() - cpu);
+    Ok(Sample {
+        steps_per_second: f64::from(steps) / elapsed.as_secs_f64(),
+        cpu_us: micros(cpu) / f64::from(steps),
+        latencies: laps.map(Latency::of),
+    })
+}
+
+/// What this process has computed so far. Servers are processes of their own.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+impl Sample {
+    /// The median of each figure.
+    pub(crate) fn median(samples: &[Self]) -> Self {
+        let of = |figure: &dyn Fn(&Self) -> f64| median(samples.iter().map(figure));
+        let some = |figure: &dyn Fn(&Self) -> Option<f64>| {
+            let known: Option<Vec<f64>> = samples.iter().map(figure).collect();
+            known.map(median)
+        };
+        let latency = |kind: usize| Latency {
+            mean_us: of(&|sample| sample.latencies[kind].mean_us),
+            p50_us: some(&|sample| sample.latencies[kind].p50_us),
+            p99_us: some(&|sample| sample.latencies[kind].p99_us),
+        };
+        Self {
+            steps_per_second: of(&|sample| sample.steps_per_second),
+            cpu_us: of(&|sample| sample.cpu_us),
+            latencies: [latency(0), latency(1)],
+        }
+    }
+}
+
+impl Latency {
+    pub(crate) fn of(mut laps: Vec<Duration>) -> Self {
+        laps.sort_unstable();
+        let Ok(count) = u32::try_from(laps.len()) else {
+            return Self::default();
+        };
+        if count == 0 {
+            return Self::default();
+        }
+        let percentile = |of_hundred: usize| micros(laps[(laps.len() - 1) * of_hundred / 100]);
+        Self {
+            mean_us: micros(laps.iter().sum::<Duration>() / count),
+            p50_us: Some(percentile(50)),
+            p99_us: Some(percentile(99)),
+        }
+    }
+}
+
+/// The value in the middle; the lower one of two.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len().saturating_sub(1) / 2;
+    values.get(middle).copied().unwrap_or_default()
+}
+
+pub(crate) fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_the_sorted_laps() {
+        let laps: Vec<_> = (1..=100).rev().map(Duration::from_micros).collect();
+        let latency = Latency::of(laps);
+        let close = |value: f64, to: f64| (value - to).abs() < 0.01;
+        assert!(close(latency.mean_us, 50.5), "{latency:?}");
+        assert!(close(latency.p50_us.unwrap(), 50.0), "{latency:?}");
+        assert!(close(latency.p99_us.unwrap(), 99.0), "{latency:?}");
+    }
+
+    #[test]
+    fn the_median_is_not_moved_by_an_outlier() {
+        let values = [3.0, 1e9, 1.0, 2.0, 4.0];
+        assert!((median(values) - 3.0).abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,148 @@
+//! Firestore, on the emulator: compare-and-set, beside its bare requests and beside transactions.
+
+use anyhow::Result;
+use syncguard_core::Managed;
+use syncguard_firestore::{FirestoreBackend, FirestoreOptions, FirestoreStore};
+use syncguard_testkit::{FirestoreEmulator, install};
+
+use crate::drive::Sample;
+use crate::machine::locked_version;
+use crate::report::{Comparison, Load, Measured, StoreReport, Target};
+use crate::workload::{OPERATIONS, Operation, measure_on};
+use crate::{Settings, handover, tell, workload};
+
+mod bare;
+mod requests;
+mod transactions;
+
+/// Clients in parallel that are compared with one which holds transactions.
+const CLIENTS: usize = 8;
+
+/// The emulator's virtual machine compiles what it runs often. It is measured when it has.
+const WARM_UP: u32 = 20;
+
+pub(crate) fn measure(settings: &Settings) -> Result<StoreReport> {
+    install::install(&[install::FIRESTORE])?;
+    let emulator = FirestoreEmulator::start()?;
+    tokio::runtime::Runtime::new()?.block_on(all(&emulator.host(), settings))
+}
+
+async fn all(host: &str, settings: &Settings) -> Result<StoreReport> {
+    let backend = connect(host).await?;
+    let mut report = StoreReport {
+        store: "firestore",
+        versions: [
+            ("gcloud-sdk", locked_version("gcloud-sdk")),
+            ("tonic", locked_version("tonic")),
+        ]
+        .into(),
+        limit: "the bare requests through the same client of gcloud-sdk: for acquire a \
+                BatchGetDocuments and a Commit, for release and extend a RunQuery and a Commit, \
+                for a refusal and a lookup the read alone",
+        load: Vec::new(),
+        comparisons: Vec::new(),
+        handover: Vec::new(),
+    };
+    tell("warming up");
+    let span = settings.span;
+    for operation in [Operation::Pair, Operation::Extend] {
+        workload::measure(&backend, operation, CLIENTS, span * WARM_UP / 4).await?;
+    }
+    transactions::measure(host, span * WARM_UP / 4).await?;
+    for operation in OPERATIONS {
+        for &tasks in settings.tasks {
+            tell(&format!("{}, {tasks} tasks", operation.name()));
+            load(host, &backend, operation, tasks, settings, &mut report).await?;
+        }
+    }
+    tell("transactions");
+    report
+        .comparisons
+        .push(beside_transactions(host, settings).await?);
+    tell("hand-over");
+    report.handover = handover::measure(&backend, settings.span, settings.repetitions).await?;
+    Ok(report)
+}
+
+async fn load(
+    host: &str,
+    backend: &FirestoreBackend,
+    operation: Operation,
+    tasks: usize,
+    settings: &Settings,
+    report: &mut StoreReport,
+) -> Result<()> {
+    let (mut ours, mut limits) = (Vec::new(), Vec::new());
+    for _ in 0..settings.repetitions {
+        ours.push(workload::measure(backend, operation, tasks, settings.span).await?);
+        limits.push(bare::measure(host, operation, tasks, settings.span).await?);
+    }
+    let (ours, limit) = (Sample::median(&ours), Sample::median(&limits));
+    if operation != Operation::Pair {
+        let operation = operation.name();
+        let (ours, limit) = (Measured::single(&ours), Measured::single(&limit));
+        report.load.push(Load {
+            operation,
+            tasks,
+            ours,
+            limit,
+        });
+        return Ok(());
+    }
+    let names = [operation.name(), "acquire", "release"];
+    let pairs = Measured::pair(&ours)
+        .into_iter()
+        .zip(Measured::pair(&limit));
+    for (operation, (ours, limit)) in names.into_iter().zip(pairs) {
+        report.load.push(Load {
+            operation,
+            tasks,
+            ours,
+            limit,
+        });
+    }
+    let beside = |unit, ours, other, target| {
+        let name = format!("acquire and release, {tasks} tasks");
+        Comparison::new(name, unit, ours, ("bare requests", other), target)
+    };
+    report.comparisons.push(beside(
+        "pairs/s",
+        ours.steps_per_second,
+        limit.steps_per_second,
+        Some(Target::AtLeast(0.9)),
+    ));
+    report
+        .comparisons
+        .push(beside("µs CPU of client", ours.cpu_us, limit.cpu_us, None));
+    Ok(())
+}
+
+/// Eight clients on different keys, beside one that holds transactions.
+async fn beside_transactions(host: &str, settings: &Settings) -> Result<Comparison> {
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(connect(host).await?);
+    }
+    let span = settings.span * 4;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..settings.repetitions {
+        ours.push(measure_on(&clients, Operation::Pair, CLIENTS, span).await?);
+        theirs.push(transactions::measure(host, span).await?);
+    }
+    Ok(Comparison::new(
+        format!("acquire and release, {CLIENTS} clients"),
+        "pairs/s",
+        Sample::median(&ours).steps_per_second,
+        (
+            "one client's transactions",
+            Sample::median(&theirs).steps_per_second,
+        ),
+        Some(Target::AtLeast(5.0)),
+    ))
+}
+
+async fn connect(host: &str) -> Result<FirestoreBackend> {
+    let store =
+        FirestoreStore::connect_emulator(host, requests::PROJECT, FirestoreOptions::new()).await?;
+    Ok(Managed::new(store))
+}

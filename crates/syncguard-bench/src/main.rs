@@ -1,0 +1,150 @@
+//! `cargo xtask bench`, a program of its own: what the locks cost, beside what the store itself can do.
+//!
+//! Every figure is the median of repetitions that alternate with those of its limit: the same
+//! commands on the same payload, sent by the store's own benchmark or by its bare driver. On a
+//! machine that others use too, the ratio of the two holds where neither figure does.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Parser as _;
+use clap::builder::PossibleValuesParser;
+
+mod drive;
+mod firestore;
+mod handover;
+mod machine;
+mod memory;
+mod postgres;
+mod redis;
+mod report;
+mod workload;
+
+use report::{Report, StoreReport};
+
+/// What locks cost, beside what each store itself can do
+///
+/// The tables are Markdown. Servers are started for it, and stopped at the end.
+#[derive(clap::Parser)]
+#[command(name = "cargo xtask bench")]
+struct Options {
+    /// Stores to measure, separated by commas [default: all]
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(names()))]
+    backend: Vec<String>,
+    /// Write all figures to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only see that everything runs: a few seconds, in whatever build this is
+    #[arg(long)]
+    quick: bool,
+    /// Fail if a ratio misses its target
+    #[arg(long)]
+    check: bool,
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    /// How often each figure is measured; the median counts.
+    repetitions: usize,
+    /// How long one measurement lasts.
+    span: Duration,
+    /// How many tasks use one client at the same time.
+    tasks: &'static [usize],
+    /// How many small samples a repetition has where the server counts its own time.
+    batches: u32,
+    /// Locks held in the store whose cost is compared with that of one which holds next to none.
+    many_locks: u32,
+}
+
+const FULL: Settings = Settings {
+    repetitions: 5,
+    span: Duration::from_millis(500),
+    tasks: &[1, 16, 64],
+    batches: 30,
+    many_locks: 1_000_000,
+};
+
+const QUICK: Settings = Settings {
+    repetitions: 1,
+    span: Duration::from_millis(50),
+    tasks: &[1, 16],
+    batches: 2,
+    many_locks: 2_000,
+};
+
+/// A store that is measured.
+struct Store {
+    name: &'static str,
+    measure: fn(&Settings) -> Result<StoreReport>,
+}
+
+const STORES: &[Store] = &[
+    Store {
+        name: "redis",
+        measure: redis::measure,
+    },
+    Store {
+        name: "postgres",
+        measure: postgres::measure,
+    },
+    Store {
+        name: "firestore",
+        measure: firestore::measure,
+    },
+    Store {
+        name: "memory",
+        measure: memory::measure,
+    },
+];
+
+fn names() -> Vec<&'static str> {
+    STORES.iter().map(|store| store.name).collect()
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(passed) if passed => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether no target counts that was missed.
+fn run(options: &Options) -> Result<bool> {
+    let settings = if options.quick { QUICK } else { FULL };
+    let chosen = STORES.iter().filter(|store| {
+        options.backend.is_empty() || options.backend.iter().any(|name| name == store.name)
+    });
+    let mut report = Report::new(&settings);
+    println!("{report}");
+    for store in chosen {
+        let started = Instant::now();
+        eprintln!("==> {}", store.name);
+        let measured =
+            (store.measure)(&settings).with_context(|| format!("{}: not measured", store.name))?;
+        print!("{measured}");
+        eprintln!("    {}: {:.0?}", store.name, started.elapsed());
+        report.stores.push(measured);
+    }
+    if let Some(path) = &options.json {
+        let file =
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        serde_json::to_writer_pretty(BufWriter::new(file), &report)?;
+    }
+    let missed = report.missed();
+    println!("targets: {} met, {missed} missed", report.met());
+    Ok(missed == 0 || !options.check)
+}
+
+/// A line of progress.
+fn tell(what: &str) {
+    eprintln!("    {what}");
+}

@@ -1,0 +1,120 @@
+//! Memory: what policy and contract cost where the store costs nothing.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use syncguard_core::LockId;
+use syncguard_memory::MemoryBackend;
+
+use crate::drive::{Sample, Stopwatch, Worker, drive};
+use crate::report::{Comparison, Load, Measured, StoreReport};
+use crate::workload::{OPERATIONS, Operation, key_text};
+use crate::{Settings, handover, tell, workload};
+
+pub(crate) fn measure(settings: &Settings) -> Result<StoreReport> {
+    tokio::runtime::Runtime::new()?.block_on(all(settings))
+}
+
+async fn all(settings: &Settings) -> Result<StoreReport> {
+    let backend = MemoryBackend::default();
+    let mut report = StoreReport {
+        store: "memory",
+        versions: [].into(),
+        limit: "a map behind a mutex: an id put in where there is none, and taken out again",
+        load: Vec::new(),
+        comparisons: Vec::new(),
+        handover: Vec::new(),
+    };
+    for operation in OPERATIONS {
+        for &tasks in settings.tasks {
+            tell(&format!("{}, {tasks} tasks", operation.name()));
+            let (mut ours, mut limits) = (Vec::new(), Vec::new());
+            for _ in 0..settings.repetitions {
+                // It remembers each call's time.
+                let span = settings.span / 5;
+                ours.push(workload::measure(&backend, operation, tasks, span).await?);
+                if operation == Operation::Pair {
+                    limits.push(bare(tasks, span).await?);
+                }
+            }
+            let ours = Sample::median(&ours);
+            let rows = if operation == Operation::Pair {
+                let limit = Sample::median(&limits);
+                report.comparisons.push(Comparison::new(
+                    format!("client CPU of a pair, {tasks} tasks"),
+                    "µs",
+                    ours.cpu_us,
+                    ("a map behind a mutex", limit.cpu_us),
+                    None,
+                ));
+                let names = [operation.name(), "acquire", "release"];
+                let pairs = Measured::pair(&ours)
+                    .into_iter()
+                    .zip(Measured::pair(&limit));
+                let rows = names.into_iter().zip(pairs);
+                rows.map(|(name, (ours, limit))| (name, ours, limit))
+                    .collect()
+            } else {
+                vec![(
+                    operation.name(),
+                    Measured::single(&ours),
+                    Measured::default(),
+                )]
+            };
+            for (operation, ours, limit) in rows {
+                report.load.push(Load {
+                    operation,
+                    tasks,
+                    ours,
+                    limit,
+                });
+            }
+        }
+    }
+    tell("hand-over");
+    report.handover = handover::measure(&backend, settings.span, settings.repetitions).await?;
+    Ok(report)
+}
+
+/// Who holds which key.
+type Holders = Arc<Mutex<HashMap<String, LockId>>>;
+
+async fn bare(tasks: usize, span: Duration) -> Result<Sample> {
+    let holders = Holders::default();
+    let workers = (0..tasks).map(|task| Bare {
+        holders: Arc::clone(&holders),
+        task,
+        next: 0,
+    });
+    drive(workers.collect(), span).await
+}
+
+struct Bare {
+    holders: Holders,
+    task: usize,
+    next: u64,
+}
+
+impl Worker for Bare {
+    async fn step(&mut self, watch: &mut Stopwatch) -> Result<()> {
+        self.next += 1;
+        let (key, id) = (key_text(self.task, self.next), LockId::generate()?);
+        let holders = &self.holders;
+        let hold = async {
+            let mut holders = holders.lock().unwrap_or_else(PoisonError::into_inner);
+            holders.insert(key.clone(), id).is_none()
+        };
+        let taken = watch.time(0, hold).await;
+        let free = async {
+            let mut holders = holders.lock().unwrap_or_else(PoisonError::into_inner);
+            holders.remove(&key).is_some()
+        };
+        let freed = watch.time(1, free).await;
+        ensure!(taken && freed, "a key was not free");
+        // As a task that waits for its store would.
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+}

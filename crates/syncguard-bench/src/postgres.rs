@@ -1,0 +1,188 @@
+//! PostgreSQL: the statements, beside `pgbench`, bare advisory locks, and a transaction of six.
+
+use std::process::Command;
+
+use anyhow::Result;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{PgPool, raw_sql};
+use syncguard_core::Managed;
+use syncguard_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
+use syncguard_testkit::{PostgresServer, install};
+
+use crate::drive::Sample;
+use crate::machine::{locked_version, version_of};
+use crate::report::{Comparison, Load, Measured, StoreReport, Target};
+use crate::workload::{OPERATIONS, Operation};
+use crate::{Settings, handover, tell, workload};
+
+mod pgbench;
+mod rivals;
+mod server;
+mod statements;
+
+use pgbench::Pgbench;
+
+pub(crate) fn measure(settings: &Settings) -> Result<StoreReport> {
+    install::install(&[install::POSTGRES, install::PGBENCH])?;
+    let server = PostgresServer::start()?;
+    tokio::runtime::Runtime::new()?.block_on(all(&server, settings))
+}
+
+async fn all(server: &PostgresServer, settings: &Settings) -> Result<StoreReport> {
+    let pool = connect(&server.url(), 1).await?;
+    let version: String = sqlx::query_scalar("SHOW server_version")
+        .fetch_one(&pool)
+        .await?;
+    let pgbench = version_of(Command::new(install::PGBENCH.find()?).arg("--version"));
+    let mut report = StoreReport {
+        store: "postgres",
+        versions: [
+            ("PostgreSQL", version),
+            ("pgbench", pgbench),
+            ("sqlx", locked_version("sqlx")),
+        ]
+        .into(),
+        limit: "pgbench with the same statements, prepared, a connection for each task, as ours; \
+                fsync is off on either side, so that it is the statements and not the disk",
+        load: Vec::new(),
+        comparisons: Vec::new(),
+        handover: Vec::new(),
+    };
+    let statements = statements::prepared(&pool).await?;
+    for &tasks in settings.tasks {
+        let backend = backend(&server.url(), tasks, PostgresOptions::new()).await?;
+        for operation in OPERATIONS {
+            tell(&format!("{}, {tasks} tasks", operation.name()));
+            let bench = Bench {
+                server,
+                settings,
+                backend: &backend,
+                pool: &pool,
+                pgbench: Pgbench::new(server.port(), tasks, &statements)?,
+                tasks,
+            };
+            bench.load(operation, &mut report).await?;
+        }
+    }
+    tell("time in the server");
+    report.comparisons.extend(server::times(settings).await?);
+    tell("many locks");
+    report
+        .comparisons
+        .extend(server::scale(&server.url(), &pool, settings).await?);
+    tell("hand-over");
+    let backend = backend(&server.url(), 16, PostgresOptions::new()).await?;
+    report.handover = handover::measure(&backend, settings.span, settings.repetitions).await?;
+    Ok(report)
+}
+
+struct Bench<'a> {
+    server: &'a PostgresServer,
+    settings: &'a Settings,
+    backend: &'a PostgresBackend,
+    pool: &'a PgPool,
+    pgbench: Pgbench<'a>,
+    tasks: usize,
+}
+
+impl Bench<'_> {
+    async fn load(&self, operation: Operation, report: &mut StoreReport) -> Result<()> {
+        let (mut ours, mut limits) = (Vec::new(), Vec::new());
+        let (mut advisory, mut six) = (Vec::new(), Vec::new());
+        let (tasks, span, url) = (self.tasks, self.settings.span, self.server.url());
+        for _ in 0..self.settings.repetitions {
+            empty(self.pool).await?;
+            let sample = workload::measure(self.backend, operation, tasks, span).await?;
+            let rate = sample.steps_per_second;
+            ours.push(sample);
+            empty(self.pool).await?;
+            limits.push(self.pgbench.run(operation, rate, span, self.pool).await?);
+            if operation == Operation::Pair {
+                advisory.push(rivals::advisory(&url, tasks, span).await?);
+                empty(self.pool).await?;
+                six.push(rivals::six_statements(&url, tasks, span).await?);
+            }
+        }
+        let (ours, limit) = (Sample::median(&ours), Sample::median(&limits));
+        let single = operation != Operation::Pair;
+        let rows: Vec<_> = if single {
+            vec![(
+                operation.name(),
+                Measured::single(&ours),
+                Measured::single(&limit),
+            )]
+        } else {
+            let names = [operation.name(), "acquire", "release"];
+            let pairs = Measured::pair(&ours)
+                .into_iter()
+                .zip(Measured::pair(&limit));
+            let rows = names.into_iter().zip(pairs);
+            rows.map(|(name, (ours, limit))| (name, ours, limit))
+                .collect()
+        };
+        for (operation, ours, limit) in rows {
+            let limit = Measured {
+                cpu_us: None,
+                ..limit
+            };
+            report.load.push(Load {
+                operation,
+                tasks,
+                ours,
+                limit,
+            });
+        }
+        if single {
+            return Ok(());
+        }
+        let rate = ours.steps_per_second;
+        let most = self.settings.tasks.last() == Some(&tasks);
+        let (advisory, six) = (Sample::median(&advisory), Sample::median(&six));
+        let pairs = |beside, other: &Sample, bound: Option<f64>| {
+            let name = format!("acquire and release, {tasks} tasks");
+            let other = (beside, other.steps_per_second);
+            Comparison::new(name, "pairs/s", rate, other, bound.map(Target::AtLeast))
+        };
+        report
+            .comparisons
+            .push(pairs("pgbench", &limit, most.then_some(0.85)));
+        report
+            .comparisons
+            .push(pairs("session advisory lock", &advisory, None));
+        report
+            .comparisons
+            .push(pairs("six statements, one DELETE", &six, None));
+        report.comparisons.push(Comparison::new(
+            format!("acquire, {tasks} tasks"),
+            "acquires/s of a task",
+            1e6 / ours.latencies[0].mean_us,
+            ("six statements", 1e6 / six.latencies[0].mean_us),
+            Some(Target::AtLeast(4.0)),
+        ));
+        Ok(())
+    }
+}
+
+async fn connect(url: &str, connections: usize) -> Result<PgPool> {
+    let connections = u32::try_from(connections)?;
+    Ok(PgPoolOptions::new()
+        .max_connections(connections)
+        .test_before_acquire(false)
+        .connect(url)
+        .await?)
+}
+
+/// A backend with its tables, and a connection for each task.
+async fn backend(url: &str, tasks: usize, options: PostgresOptions) -> Result<PostgresBackend> {
+    let options = options.with_max_connections(u32::try_from(tasks)?);
+    let store = PostgresStore::connect_with(url, options).await?;
+    store.setup_schema().await?;
+    Ok(Managed::new(store))
+}
+
+async fn empty(pool: &PgPool) -> Result<()> {
+    raw_sql("TRUNCATE syncguard_locks, syncguard_fence_counters")
+        .execute(pool)
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! What locks cost the server: its time, its disk, and whether many cost more than few.
+
+use anyhow::{Result, ensure};
+use sqlx::{AssertSqlSafe, PgPool, query, query_scalar, raw_sql};
+use syncguard_core::{LockBackend as _, LockId, Lookup};
+use syncguard_postgres::PostgresOptions;
+use syncguard_testkit::PostgresServer;
+
+use super::{backend, connect, empty, rivals};
+use crate::drive::{Sample, median};
+use crate::report::{Comparison, Target};
+use crate::workload::{self, Operation, TTL};
+use crate::{Settings, tell};
+
+/// The server's own count of its time for a pair, beside the transaction of six statements. On a
+/// server of its own: counting costs time.
+pub(crate) async fn times(settings: &Settings) -> Result<Vec<Comparison>> {
+    let counting = [("shared_preload_libraries", "pg_stat_statements")];
+    let server = match PostgresServer::start_with(&counting) {
+        Ok(server) => server,
+        Err(error) => {
+            tell(&format!("the server cannot count: {error:#}"));
+            return Ok(Vec::new());
+        }
+    };
+    let url = server.url();
+    let pool = connect(&url, 1).await?;
+    raw_sql("CREATE EXTENSION pg_stat_statements")
+        .execute(&pool)
+        .await?;
+    let backend = backend(&url, 1, PostgresOptions::new()).await?;
+    let (mut ours, mut six) = (Vec::new(), Vec::new());
+    for _ in 0..settings.repetitions {
+        reset(&pool).await?;
+        workload::measure(&backend, Operation::Pair, 1, settings.span).await?;
+        ours.push(time_of_a_pair(&pool).await?);
+        reset(&pool).await?;
+        rivals::six_statements(&url, 1, settings.span).await?;
+        six.push(time_of_a_pair(&pool).await?);
+    }
+    Ok(vec![Comparison::new(
+        "server time of acquire and release",
+        "µs",
+        median(ours),
+        ("six statements, one DELETE", median(six)),
+        None,
+    )])
+}
+
+async fn reset(pool: &PgPool) -> Result<()> {
+    empty(pool).await?;
+    query("SELECT pg_stat_statements_reset()")
+        .execute(pool)
+        .await?;
+    Ok(())
+}
+
+/// All that was executed, by the number of releases.
+async fn time_of_a_pair(pool: &PgPool) -> Result<f64> {
+    let micros: Option<f64> = query_scalar(
+        "SELECT 1000 * sum(total_exec_time + total_plan_time) \
+         / max(calls) FILTER (WHERE query LIKE '%DELETE FROM%') FROM pg_stat_statements \
+         WHERE query NOT LIKE '%pg_stat_statements%'",
+    )
+    .fetch_one(pool)
+    .await?;
+    Ok(micros.unwrap_or_default())
+}
+
+/// Pairs per second where many locks are held, beside few; and the space that they take.
+pub(crate) async fn scale(
+    url: &str,
+    pool: &PgPool,
+    settings: &Settings,
+) -> Result<Vec<Comparison>> {
+    const FEW: u32 = 100;
+    let many = settings.many_locks;
+    let mut sides = Vec::new();
+    for (tables, locks) in [
+        (["few", "few_fences"], FEW),
+        (["many", "many_fences"], many),
+    ] {
+        let [of_locks, of_fences] = tables;
+        let options = PostgresOptions::new()
+            .with_locks_table(of_locks)
+            .with_fence_counters_table(of_fences);
+        let backend = backend(url, 16, options).await?;
+        fill(pool, tables, 500_000_000_000, locks).await?;
+        for table in tables {
+            let vacuum = AssertSqlSafe(format!("VACUUM (ANALYZE) {table}"));
+            raw_sql(vacuum).execute(pool).await?;
+        }
+        let id = LockId::parse(&id_of(500_000_000_000))?;
+        let found = backend.lookup(Lookup::Id(&id)).await?;
+        ensure!(found.is_some(), "what was filled in are no locks");
+        sides.push(backend);
+    }
+    tell(&format!("  {many} locks are in"));
+    let mut samples = [Vec::new(), Vec::new()];
+    for _ in 0..settings.repetitions {
+        for (backend, samples) in sides.iter().zip(&mut samples) {
+            samples.push(workload::measure(backend, Operation::Pair, 16, settings.span).await?);
+        }
+    }
+    let [few, many_held] = samples.map(|samples| Sample::median(&samples).steps_per_second);
+    let each = |size: f64| size / f64::from(many);
+    let bytes = |what: &str, size: f64, target| {
+        Comparison::new(what, "bytes", each(size), ("1 KiB", 1024.0), target)
+    };
+    let (locks, fences) = (size(pool, "many").await?, size(pool, "many_fences").await?);
+    Ok(vec![
+        Comparison::new(
+            format!("acquire and release beside {many} locks"),
+            "pairs/s",
+            many_held,
+            ("beside 100", few),
+            Some(Target::AtLeast(1.0 / 1.3)),
+        ),
+        bytes(
+            "disk of lock and fence counter, indexes included",
+            locks + fences,
+            Some(Target::AtMost(1.0)),
+        ),
+        bytes("disk of the fence counter, which stays", fences, None),
+    ])
+}
+
+/// Of a table with its indexes.
+async fn size(pool: &PgPool, table: &str) -> Result<f64> {
+    let size = query_scalar("SELECT pg_total_relation_size($1::regclass)::float8")
+        .bind(table)
+        .fetch_one(pool)
+        .await?;
+    Ok(size)
+}
+
+fn id_of(number: u64) -> String {
+    (9_000_000_000_000_000_000 + number).to_string() + "AAA"
+}
+
+/// Writes locks as acquire does. Their keys are numbers; where these are small, so that pgbench can
+/// make the ids too, the ids are numbers alone.
+pub(crate) async fn fill(
+    pool: &PgPool,
+    [locks, fences]: [&str; 2],
+    first: u64,
+    count: u32,
+) -> Result<()> {
+    let ending = if first > 1_000_000 { "AAA" } else { "" };
+    let numbers = format!("generate_series({first}::bigint, {first} + {count} - 1) AS number");
+    let statements = format!(
+        "INSERT INTO {locks} (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key) \
+         SELECT lpad(number::text, 12, '0'), (9000000000000000000 + number)::text || '{ending}', \
+         now_ms + {ttl}, now_ms, '000000000000001', lpad(number::text, 12, '0') FROM {numbers}, \
+         (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) AS clock; \
+         INSERT INTO {fences} (fence_key, fence, key_debug) \
+         SELECT 'fence:' || lpad(number::text, 12, '0'), 1, lpad(number::text, 12, '0') \
+         FROM {numbers}",
+        ttl = TTL.as_millis(),
+    );
+    raw_sql(AssertSqlSafe(statements)).execute(pool).await?;
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Redis: the scripts, beside `redis-benchmark`, the scripts as specified, and `rslock`.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use redis::AsyncConnectionConfig;
+use redis::aio::MultiplexedConnection;
+use syncguard_core::Managed;
+use syncguard_redis::{RedisBackend, RedisStore};
+use syncguard_testkit::{RedisServer, install};
+
+use super::drive::Sample;
+use super::machine::{locked_version, version_of};
+use super::report::{Comparison, Load, Measured, StoreReport, Target};
+use super::workload::{OPERATIONS, Operation};
+use super::{Settings, handover, tell, workload};
+
+mod limit;
+mod rival;
+mod scripts;
+mod server;
+
+pub(crate) fn measure(settings: &Settings) -> Result<StoreReport> {
+    install::install(&[install::REDIS, install::REDIS_BENCHMARK])?;
+    let server = RedisServer::start()?;
+    tokio::runtime::Runtime::new()?.block_on(all(&server, settings))
+}
+
+async fn all(server: &RedisServer, settings: &Settings) -> Result<StoreReport> {
+    let backend: RedisBackend = Managed::new(RedisStore::connect(&server.url()).await?);
+    let mut connection = connect(&server.url()).await?;
+    let mut report = StoreReport {
+        store: "redis",
+        versions: [
+            (
+                "redis-server",
+                version_of(Command::new("redis-server").arg("--version")),
+            ),
+            ("fred", locked_version("fred")),
+            ("rslock", locked_version("rslock")),
+        ]
+        .into(),
+        limit: "redis-benchmark with the same EVALSHA, a connection for each task",
+        load: Vec::new(),
+        comparisons: Vec::new(),
+        handover: Vec::new(),
+    };
+    for operation in OPERATIONS {
+        for &tasks in settings.tasks {
+            tell(&format!("{}, {tasks} tasks", operation.name()));
+            let bench = Bench {
+                server,
+                settings,
+                backend: &backend,
+                tasks,
+            };
+            bench.load(operation, &mut connection, &mut report).await?;
+        }
+    }
+    tell("time in the server");
+    report
+        .comparisons
+        .extend(server::times(&mut connection, settings).await?);
+    tell("memory");
+    flush(&mut connection).await?;
+    report
+        .comparisons
+        .extend(server::bytes(&backend, &mut connection).await?);
+    tell("many locks");
+    flush(&mut connection).await?;
+    report
+        .comparisons
+        .extend(server::scale(server, settings).await?);
+    tell("hand-over");
+    flush(&mut connection).await?;
+    report.handover = handover::measure(&backend, settings.span, settings.repetitions).await?;
+    backend.get_ref().close().await;
+    Ok(report)
+}
+
+struct Bench<'a> {
+    server: &'a RedisServer,
+    settings: &'a Settings,
+    backend: &'a RedisBackend,
+    tasks: usize,
+}
+
+impl Bench<'_> {
+    async fn load(
+        &self,
+        operation: Operation,
+        connection: &mut MultiplexedConnection,
+        report: &mut StoreReport,
+    ) -> Result<()> {
+        let (mut ours, mut limits, mut rivals) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..self.settings.repetitions {
+            flush(connection).await?;
+            let span = self.settings.span;
+            let sample = workload::measure(self.backend, operation, self.tasks, span).await?;
+            let rate = sample.steps_per_second;
+            ours.push(sample);
+            limits.push(self.limit(operation, rate, connection).await?);
+            if operation == Operation::Pair {
+                rivals.push(rival::measure(&self.server.url(), self.tasks, span).await?);
+            }
+        }
+        let (ours, limit) = (Sample::median(&ours), Sample::median(&limits));
+        let tasks = self.tasks;
+        let mut add = |operation, ours, limit| {
+            report.load.push(Load {
+                operation,
+                tasks,
+                ours,
+                limit,
+            });
+        };
+        if operation != Operation::Pair {
+            add(
+                operation.name(),
+                Measured::single(&ours),
+                limited(Measured::single(&limit)),
+            );
+            return Ok(());
+        }
+        let names = [operation.name(), "acquire", "release"];
+        let pairs = Measured::pair(&ours)
+            .into_iter()
+            .zip(Measured::pair(&limit));
+        for (name, (ours, limit)) in names.into_iter().zip(pairs) {
+            add(name, ours, limited(limit));
+        }
+        let most = self.settings.tasks.last() == Some(&tasks);
+        let rate = ours.steps_per_second;
+        let against = |what: &'static str, other: &Sample, bound: f64| {
+            let beside = (what, other.steps_per_second);
+            let target = most.then_some(Target::AtLeast(bound));
+            let name = format!("acquire and release, {tasks} tasks");
+            Comparison::new(name, "pairs/s", rate, beside, target)
+        };
+        report
+            .comparisons
+            .push(against("redis-benchmark", &limit, 0.95));
+        let rival = Sample::median(&rivals);
+        report.comparisons.push(against("rslock", &rival, 0.6));
+        report.comparisons.push(Comparison::new(
+            format!("client CPU of a pair, {tasks} tasks"),
+            "µs",
+            ours.cpu_us,
+            ("rslock", rival.cpu_us),
+            None,
+        ));
+        Ok(())
+    }
+
+    async fn limit(
+        &self,
+        operation: Operation,
+        rate: f64,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<Sample> {
+        let limit = limit::Limit {
+            port: self.server.port(),
+            clients: self.tasks,
+            requests: requests(rate, self.settings.span),
+        };
+        match operation {
+            Operation::Pair => {
+                let acquired = limit.acquire(connection).await?;
+                let released = limit.release(connection).await?;
+                // One after the other, as a task does them.
+                let rates = [&acquired, &released].map(|sample| 1.0 / sample.steps_per_second);
+                Ok(Sample {
+                    steps_per_second: 1.0 / (rates[0] + rates[1]),
+                    latencies: [acquired.latencies[0], released.latencies[0]],
+                    ..Sample::default()
+                })
+            }
+            Operation::Extend => limit.extend(connection).await,
+            Operation::Lookup => limit.lookup(connection).await,
+            Operation::Refusal => limit.refusal(connection).await,
+        }
+    }
+}
+
+/// The limit is sent by another process, whose computing is not counted.
+fn limited(measured: Measured) -> Measured {
+    Measured {
+        cpu_us: None,
+        ..measured
+    }
+}
+
+/// About as many as take the span.
+fn requests(rate: f64, span: Duration) -> u32 {
+    // A count of whole milliseconds: the way from a float to an integer that loses nothing unsaid.
+    let steps = Duration::from_secs_f64((rate * span.as_secs_f64() / 1e3).clamp(0.2, 100.0));
+    u32::try_from(steps.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// A connection that waits: filling and emptying a server take their time.
+async fn connect(url: &str) -> Result<MultiplexedConnection> {
+    let patient = AsyncConnectionConfig::new().set_response_timeout(None);
+    let client = redis::Client::open(url)?;
+    Ok(client
+        .get_multiplexed_async_connection_with_config(&patient)
+        .await?)
+}
+
+async fn flush(connection: &mut MultiplexedConnection) -> Result<()> {
+    redis::cmd("FLUSHALL")
+        .exec_async(connection)
+        .await
+        .context("cannot empty the server")
+}

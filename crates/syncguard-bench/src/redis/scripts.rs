@@ -1,0 +1,131 @@
+//! The scripts that are sent without a client of ours, and their keys and arguments.
+
+use redis::{Cmd, Script, cmd};
+use syncguard_core::{FENCE_MAX, TIME_TOLERANCE_MS};
+
+use crate::workload::TTL;
+
+macro_rules! ours {
+    ($file:literal) => {
+        include_str!(concat!("../../../syncguard-redis/src/lua/", $file))
+    };
+}
+
+/// Two ways to write the same scripts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    /// As the backend sends them.
+    Ours,
+    /// As the specification words them: every value decoded from JSON and encoded to it.
+    Literal,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    Acquire,
+    Refusal,
+    Extend,
+    Lookup,
+    Release,
+}
+
+/// In the order in which they find what they need.
+pub(crate) const CALLS: [Call; 5] = [
+    Call::Acquire,
+    Call::Refusal,
+    Call::Extend,
+    Call::Lookup,
+    Call::Release,
+];
+
+impl Call {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Refusal => "refusal",
+            Self::Extend => "extend",
+            Self::Lookup => "lookup by id",
+            Self::Release => "release",
+        }
+    }
+}
+
+pub(crate) fn script(flavour: Flavour, call: Call) -> Script {
+    let judging = |body: &str| {
+        // As the backend does it. `Limit` fails if the server knows no such script.
+        let limits = format!("local TOLERANCE_MS, FENCE_MAX = {TIME_TOLERANCE_MS}, {FENCE_MAX}\n");
+        Script::new(&(limits + ours!("lock.lua") + body))
+    };
+    match (flavour, call) {
+        (Flavour::Ours, Call::Acquire | Call::Refusal) => judging(ours!("acquire.lua")),
+        (Flavour::Ours, Call::Release) => judging(ours!("release.lua")),
+        (Flavour::Ours, Call::Extend) => judging(ours!("extend.lua")),
+        (Flavour::Ours, Call::Lookup) => Script::new(ours!("read_id.lua")),
+        (Flavour::Literal, Call::Acquire | Call::Refusal) => {
+            Script::new(include_str!("literal/acquire.lua"))
+        }
+        (Flavour::Literal, Call::Release) => Script::new(include_str!("literal/release.lua")),
+        (Flavour::Literal, Call::Extend) => Script::new(include_str!("literal/extend.lua")),
+        (Flavour::Literal, Call::Lookup) => Script::new(include_str!("literal/lookup.lua")),
+    }
+}
+
+/// The names of one lock, from the text that tells it from others: 12 characters.
+#[derive(Debug, Clone)]
+pub(crate) struct Names {
+    pub(crate) key: String,
+    pub(crate) id: String,
+}
+
+impl Names {
+    pub(crate) fn of(text: &str) -> Self {
+        Self {
+            key: text.to_owned(),
+            id: format!("AAAAAAAAAA{text}"),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> String {
+        format!("syncguard:{}", self.key)
+    }
+
+    pub(crate) fn index(&self) -> String {
+        format!("syncguard:id:{}", self.id)
+    }
+
+    pub(crate) fn fence(&self) -> String {
+        format!("syncguard:fence:{}", self.lock())
+    }
+
+    /// Keys, then arguments, of a call by this id.
+    pub(crate) fn words(&self, flavour: Flavour, call: Call) -> (Vec<String>, Vec<String>) {
+        let (id, ttl) = (self.id.clone(), TTL.as_millis().to_string());
+        let tolerance = TIME_TOLERANCE_MS.to_string();
+        let keys = match call {
+            Call::Acquire | Call::Refusal => vec![self.lock(), self.index(), self.fence()],
+            Call::Extend | Call::Lookup | Call::Release => vec![self.index()],
+        };
+        let arguments = match (flavour, call) {
+            (Flavour::Ours, Call::Acquire | Call::Refusal) => {
+                vec![id, ttl, format!("\"{}\"", self.key)]
+            }
+            (Flavour::Ours, Call::Extend) => vec![id, ttl],
+            (Flavour::Ours, Call::Release) => vec![id],
+            (Flavour::Ours, Call::Lookup) => vec![],
+            (Flavour::Literal, Call::Acquire | Call::Refusal) => {
+                vec![id, ttl, tolerance, self.lock(), self.key.clone()]
+            }
+            (Flavour::Literal, Call::Extend) => vec![id, tolerance, ttl],
+            (Flavour::Literal, Call::Release | Call::Lookup) => vec![id, tolerance],
+        };
+        (keys, arguments)
+    }
+
+    /// The call as a command.
+    pub(crate) fn command(&self, flavour: Flavour, call: Call, digest: &str) -> Cmd {
+        let (keys, arguments) = self.words(flavour, call);
+        let mut command = cmd("EVALSHA");
+        command.arg(digest).arg(keys.len()).arg(keys).arg(arguments);
+        command
+    }
+}

@@ -1,0 +1,227 @@
+//! What locks cost the server: its time, its memory, and whether many cost more than few.
+
+use anyhow::{Context, Result, ensure};
+use redis::aio::MultiplexedConnection;
+use redis::{Script, Value, cmd, pipe};
+use syncguard_core::{AcquireResult, LockBackend as _, LockId, LockKey, Lookup, Managed, Ttl};
+use syncguard_redis::{RedisBackend, RedisStore};
+use syncguard_testkit::RedisServer;
+
+use super::scripts::{CALLS, Call, Flavour, Names, script};
+use super::{connect, flush};
+use crate::drive::{Sample, median};
+use crate::report::{Comparison, Target};
+use crate::workload::{self, Operation, TTL};
+use crate::{Settings, tell};
+
+/// Commands sent at once.
+const BATCH: u32 = 100;
+
+/// The server's own count of its time for each script, beside the scripts as specified.
+///
+/// It counts by the wall clock, so that what other processes take is in it. Hence many small
+/// samples in turn, of which the median counts: those that were disturbed do not.
+pub(crate) async fn times(
+    connection: &mut MultiplexedConnection,
+    settings: &Settings,
+) -> Result<Vec<Comparison>> {
+    let batches = u32::try_from(settings.repetitions)? * settings.batches;
+    let mut samples = [const { (Vec::new(), Vec::new()) }; CALLS.len()];
+    for flavour in [Flavour::Ours, Flavour::Literal] {
+        for call in CALLS {
+            script(flavour, call).load_async(connection).await?;
+        }
+    }
+    for batch in 0..batches {
+        flush(connection).await?;
+        for (call, (ours, literal)) in CALLS.into_iter().zip(&mut samples) {
+            ours.push(time_of(connection, Flavour::Ours, call, batch).await?);
+            literal.push(time_of(connection, Flavour::Literal, call, batch).await?);
+        }
+    }
+    let compared = CALLS
+        .into_iter()
+        .zip(samples)
+        .map(|(call, (ours, literal))| {
+            Comparison::new(
+                format!("server time of {}", call.name()),
+                "µs",
+                median(ours),
+                ("as specified", median(literal)),
+                Some(Target::AtMost(0.8)),
+            )
+        });
+    Ok(compared.collect())
+}
+
+/// Microseconds of one call among some that were sent together.
+async fn time_of(
+    connection: &mut MultiplexedConnection,
+    flavour: Flavour,
+    call: Call,
+    batch: u32,
+) -> Result<f64> {
+    let script = script(flavour, call);
+    let mut batched = pipe();
+    for number in 0..BATCH {
+        // Each flavour has locks of its own.
+        let first = match flavour {
+            Flavour::Ours => 0,
+            Flavour::Literal => 500_000_000,
+        };
+        let mut names = Names::of(&format!("{:012}", first + batch * BATCH + number));
+        if call == Call::Refusal {
+            names.id = "BBBBBBBBBBBBBBBBBBBBBB".to_owned();
+        }
+        batched.add_command(names.command(flavour, call, script.get_hash()));
+    }
+    cmd("CONFIG")
+        .arg("RESETSTAT")
+        .exec_async(connection)
+        .await?;
+    let answers: Vec<Value> = batched.query_async(connection).await?;
+    let expected = |answer: &Value| match call {
+        Call::Refusal => *answer == Value::Int(0),
+        Call::Release => *answer == Value::Int(1),
+        Call::Acquire | Call::Extend => matches!(answer, Value::Array(_)),
+        Call::Lookup => matches!(answer, Value::Array(_) | Value::BulkString(_)),
+    };
+    ensure!(
+        answers.iter().all(expected),
+        "{flavour:?} {call:?} answered otherwise"
+    );
+    evalsha_time(connection).await
+}
+
+async fn evalsha_time(connection: &mut MultiplexedConnection) -> Result<f64> {
+    let text: String = cmd("INFO")
+        .arg("commandstats")
+        .query_async(connection)
+        .await?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("cmdstat_evalsha:"))
+        .and_then(|line| {
+            line.split(',')
+                .find_map(|field| field.strip_prefix("usec_per_call="))
+        })
+        .and_then(|time| time.parse().ok())
+        .context("the server does not tell its time")
+}
+
+/// Memory of one lock, as the server tells it.
+pub(crate) async fn bytes(
+    backend: &RedisBackend,
+    connection: &mut MultiplexedConnection,
+) -> Result<Vec<Comparison>> {
+    let (key, id) = (LockKey::new("customer:4711:invoices")?, LockId::generate()?);
+    let taken = backend.acquire(&key, &id, Ttl::new(TTL)?).await?;
+    ensure!(
+        matches!(taken, AcquireResult::Acquired(_)),
+        "the key is not free"
+    );
+    let lock = format!("syncguard:{}", key.as_str());
+    let names = [
+        format!("syncguard:id:{}", id.as_str()),
+        format!("syncguard:fence:{lock}"),
+        lock,
+    ];
+    let mut sizes = Vec::new();
+    for name in names {
+        let size: u32 = cmd("MEMORY")
+            .arg(&["USAGE", &name])
+            .query_async(connection)
+            .await?;
+        sizes.push(f64::from(size));
+    }
+    let bound = Some(Target::AtMost(1.0));
+    let of = |what: &str, bytes: f64, target| {
+        Comparison::new(what, "bytes", bytes, ("1 KiB", 1024.0), target)
+    };
+    Ok(vec![
+        of(
+            "memory of lock, index and fence counter",
+            sizes.iter().sum(),
+            bound,
+        ),
+        of("memory of the fence counter, which stays", sizes[1], None),
+    ])
+}
+
+/// Pairs per second where many locks are held, beside few.
+pub(crate) async fn scale(server: &RedisServer, settings: &Settings) -> Result<Vec<Comparison>> {
+    const FEW: u32 = 100;
+    let many = settings.many_locks;
+    let mut sides = Vec::new();
+    let mut bytes_each = 0.0;
+    for (database, locks) in [(0, FEW), (1, many)] {
+        let url = format!("{}/{database}", server.url());
+        let mut connection = connect(&url).await?;
+        let before = used_memory(&mut connection).await?;
+        // Beyond the keys that the workload uses.
+        fill(&mut connection, 500_000_000_000, locks, "each", true).await?;
+        bytes_each = (used_memory(&mut connection).await? - before) / f64::from(locks);
+        let backend: RedisBackend = Managed::new(RedisStore::connect(&url).await?);
+        let id = LockId::parse(&Names::of("500000000001").id)?;
+        let found = backend.lookup(Lookup::Id(&id)).await?;
+        ensure!(found.is_some(), "what was filled in are no locks");
+        sides.push(backend);
+    }
+    tell(&format!("  {many} locks are in"));
+    let mut samples = [Vec::new(), Vec::new()];
+    for _ in 0..settings.repetitions {
+        for (backend, samples) in sides.iter().zip(&mut samples) {
+            samples.push(workload::measure(backend, Operation::Pair, 16, settings.span).await?);
+        }
+    }
+    for backend in &sides {
+        backend.get_ref().close().await;
+    }
+    let [few, many_held] = samples.map(|samples| Sample::median(&samples).steps_per_second);
+    Ok(vec![
+        Comparison::new(
+            format!("acquire and release beside {many} locks"),
+            "pairs/s",
+            many_held,
+            ("beside 100", few),
+            Some(Target::AtLeast(1.0 / 1.3)),
+        ),
+        Comparison::new(
+            format!("memory of each of {many} locks, all told"),
+            "bytes",
+            bytes_each,
+            ("1 KiB", 1024.0),
+            Some(Target::AtMost(1.0)),
+        ),
+    ])
+}
+
+async fn used_memory(connection: &mut MultiplexedConnection) -> Result<f64> {
+    let text: String = cmd("INFO").arg("memory").query_async(connection).await?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("used_memory:"))
+        .and_then(|bytes| bytes.trim().parse().ok())
+        .context("the server does not tell its memory")
+}
+
+/// Writes locks as acquire does.
+pub(crate) async fn fill(
+    connection: &mut MultiplexedConnection,
+    first: u64,
+    count: u32,
+    id: &str,
+    counters: bool,
+) -> Result<()> {
+    const AT_ONCE: u32 = 20_000;
+    let script = Script::new(include_str!("fill.lua"));
+    let mut done = 0;
+    while done < count {
+        let now = AT_ONCE.min(count - done);
+        let mut call = script.prepare_invoke();
+        call.arg(first + u64::from(done)).arg(now);
+        call.arg(TTL.as_millis().to_string()).arg(id);
+        call.arg(u8::from(counters));
+        let _: i64 = call.invoke_async(connection).await?;
+        done += now;
+    }
+    Ok(())
+}
