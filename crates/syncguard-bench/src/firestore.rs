@@ -1,7 +1,9 @@
 //! Firestore, on the emulator: compare-and-set, beside its bare requests and beside transactions.
 
+use std::time::Duration;
+
 use anyhow::Result;
-use syncguard_core::Managed;
+use syncguard_core::{Managed, Policy};
 use syncguard_firestore::{FirestoreBackend, FirestoreOptions, FirestoreStore};
 use syncguard_testkit::{FirestoreEmulator, install};
 
@@ -20,6 +22,9 @@ const CLIENTS: usize = 8;
 
 /// The emulator's virtual machine compiles what it runs often. It is measured when it has.
 const WARM_UP: u32 = 20;
+
+/// On a busy machine an emulator that has just begun can take longer than any default.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn measure(settings: &Settings) -> Result<StoreReport> {
     install::install(&[install::FIRESTORE])?;
@@ -142,7 +147,8 @@ async fn beside_transactions(host: &str, settings: &Settings) -> Result<Comparis
 }
 
 async fn connect(host: &str) -> Result<FirestoreBackend> {
-    let store =
-        FirestoreStore::connect_emulator(host, requests::PROJECT, FirestoreOptions::new()).await?;
-    Ok(Managed::new(store))
+    let options = FirestoreOptions::new().with_request_timeout(PATIENCE);
+    let store = FirestoreStore::connect_emulator(host, requests::PROJECT, options).await?;
+    let policy = Policy::new().with_operation_timeout(PATIENCE);
+    Ok(Managed::with_policy(store, policy))
 }

@@ -191,7 +191,7 @@ fn text(text: &str) -> ValueType {
 fn request<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     // A deadline, as the backend sets one.
-    let timeouts = RequestTimeouts::new().with_total(std::time::Duration::from_secs(5));
+    let timeouts = RequestTimeouts::new().with_total(super::PATIENCE);
     request.extensions_mut().insert(timeouts);
     request
 }
