@@ -1,7 +1,7 @@
 //! [`drive`]: tasks that do the same thing over and over, and what they saw.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -53,14 +53,16 @@ pub(crate) struct Latency {
 pub(crate) async fn drive<W: Worker>(workers: Vec<W>, span: Duration) -> Result<Sample> {
     let mut tasks = JoinSet::new();
     let ready = Arc::new(Barrier::new(workers.len() + 1));
+    let begun = Arc::new(OnceLock::new());
     for mut worker in workers {
-        let ready = Arc::clone(&ready);
+        let (ready, begun) = (Arc::clone(&ready), Arc::clone(&begun));
         tasks.spawn(async move {
             // The first time connects, and prepares.
             let warm = worker.step(&mut Stopwatch::default()).await;
             ready.wait().await;
             warm?;
-            let started = Instant::now();
+            // For all the same: those that never wait keep others from beginning.
+            let started = *begun.get_or_init(Instant::now);
             let (mut steps, mut watch) = (0_u32, Stopwatch::default());
             while started.elapsed() < span {
                 worker.step(&mut watch).await?;
@@ -70,7 +72,7 @@ pub(crate) async fn drive<W: Worker>(workers: Vec<W>, span: Duration) -> Result<
         });
     }
     ready.wait().await;
-    let (started, cpu) = (Instant::now(), cpu_time());
+    let (started, cpu) = (*begun.get_or_init(Instant::now), cpu_time());
     let (mut steps, mut laps) = (0_u32, [Vec::new(), Vec::new()]);
     while let Some(done) = tasks.join_next().await {
         let (of_one, watch) = done??;
