@@ -152,7 +152,6 @@ pub trait LockBackend: Clone + fmt::Debug + Send + Sync + 'static {
         &self,
         by: Lookup<'_>,
     ) -> impl Future<Output = Result<Option<LockInfo<Self::Fence>>, LockError>> + Send {
-        let raw = self.lookup_raw(by);
-        async move { Ok(raw.await?.map(|info| info.sanitized())) }
+        async move { Ok(self.lookup_raw(by).await?.map(|info| info.sanitized())) }
     }
 }

@@ -1,6 +1,7 @@
 //! [`Managed`]: the policy that every backend shares, around any of them.
 
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,7 +66,8 @@ impl<B: LockBackend> Managed<B> {
     async fn bounded<T>(
         &self,
         operation: Operation,
-        call: impl Future<Output = Result<T, LockError>> + Send,
+        // Pinned by the caller: handed over by value it would take its room twice.
+        call: Pin<&mut (impl Future<Output = Result<T, LockError>> + Send)>,
     ) -> Result<T, LockError> {
         let timeout = self.policy.operation_timeout();
         match tokio::time::timeout(timeout, call).await {
@@ -139,7 +141,7 @@ impl<B: LockBackend> LockBackend for Managed<B> {
     ) -> Result<AcquireResult<B::Fence>, LockError> {
         let reclaim = Reclaim::of_acquire(&self.inner, &self.policy, id, ttl)?;
         let outcome = self
-            .bounded(Operation::Acquire, self.inner.acquire(key, id, ttl))
+            .bounded(Operation::Acquire, pin!(self.inner.acquire(key, id, ttl)))
             .await
             .map_err(|error| error.with_key(key).with_lock_id(id));
         match &outcome {
@@ -165,7 +167,7 @@ impl<B: LockBackend> LockBackend for Managed<B> {
     async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
         let reclaim = Reclaim::of_release(&self.inner, &self.policy, id)?;
         let outcome = self
-            .bounded(Operation::Release, self.inner.release(id))
+            .bounded(Operation::Release, pin!(self.inner.release(id)))
             .await
             .map_err(|error| error.with_lock_id(id));
         if outcome.is_ok() {
@@ -176,14 +178,14 @@ impl<B: LockBackend> LockBackend for Managed<B> {
 
     async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
         current_runtime()?;
-        self.bounded(Operation::Extend, self.inner.extend(id, ttl))
+        self.bounded(Operation::Extend, pin!(self.inner.extend(id, ttl)))
             .await
             .map_err(|error| error.with_lock_id(id))
     }
 
     async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
         current_runtime()?;
-        self.bounded(Operation::IsLocked, self.inner.is_locked(key))
+        self.bounded(Operation::IsLocked, pin!(self.inner.is_locked(key)))
             .await
             .map_err(|error| error.with_key(key))
     }
@@ -193,14 +195,14 @@ impl<B: LockBackend> LockBackend for Managed<B> {
         by: Lookup<'_>,
     ) -> Result<Option<LockInfoDebug<B::Fence>>, LockError> {
         current_runtime()?;
-        self.bounded(Operation::Lookup, self.inner.lookup_raw(by))
+        self.bounded(Operation::Lookup, pin!(self.inner.lookup_raw(by)))
             .await
             .map_err(|error| error.with_lookup(by))
     }
 
     async fn lookup(&self, by: Lookup<'_>) -> Result<Option<LockInfo<B::Fence>>, LockError> {
         current_runtime()?;
-        self.bounded(Operation::Lookup, self.inner.lookup(by))
+        self.bounded(Operation::Lookup, pin!(self.inner.lookup(by)))
             .await
             .map_err(|error| error.with_lookup(by))
     }

@@ -29,6 +29,7 @@ pub(crate) struct Reading {
     pub(crate) read_time_ms: i64,
 }
 
+/// The driver's futures are boxed: they take kilobytes, which every future around them would take, too.
 #[derive(Clone)]
 pub(crate) struct Wire {
     client: FirestoreApi,
@@ -57,7 +58,7 @@ impl Wire {
             ..BatchGetDocumentsRequest::default()
         };
         let mut client = self.client.get();
-        let response = client.batch_get_documents(self.request(request)).await?;
+        let response = Box::pin(client.batch_get_documents(self.request(request))).await?;
         let (mut stream, mut gathered) = (response.into_inner(), Gathered::default());
         while let Some(part) = stream.message().await? {
             let document = match part.result {
@@ -112,7 +113,7 @@ impl Wire {
             ..RunQueryRequest::default()
         };
         let mut client = self.client.get();
-        let response = client.run_query(self.request(request)).await?;
+        let response = Box::pin(client.run_query(self.request(request))).await?;
         let (mut stream, mut gathered) = (response.into_inner(), Gathered::default());
         while let Some(part) = stream.message().await? {
             gathered.add(part.document, part.read_time);
@@ -127,7 +128,8 @@ impl Wire {
             writes,
             ..CommitRequest::default()
         };
-        self.client.get().commit(self.request(request)).await?;
+        let mut client = self.client.get();
+        Box::pin(client.commit(self.request(request))).await?;
         Ok(())
     }
 
@@ -139,7 +141,7 @@ impl Wire {
             ..BatchWriteRequest::default()
         };
         let mut client = self.client.get();
-        let response = client.batch_write(self.request(request)).await?;
+        let response = Box::pin(client.batch_write(self.request(request))).await?;
         let statuses = response.into_inner().status;
         let applied = |code: i32| Code::from_i32(code) == Code::Ok;
         Ok(statuses

@@ -7,7 +7,8 @@ use std::time::Duration;
 use common::proxy::{Fault, Proxy};
 use common::{Database, id, key, take, ttl};
 use syncguard_core::{
-    AcquireResult, ErrorCode, LockBackend as _, Lookup, Managed, ManagedBackend as _, Policy,
+    AcquireResult, ErrorCode, LockBackend as _, LockOptions, Lookup, Managed, ManagedBackend as _,
+    Policy, lock, owns,
 };
 use tonic::Code;
 
@@ -345,4 +346,26 @@ async fn extends_at_once_all_succeed() {
     let info = store.lookup(Lookup::Key(&key("k"))).await.unwrap().unwrap();
     assert!(ends.contains(&info.expires_at_ms));
     assert_eq!(info.fence, grant.fence);
+}
+
+/// What is nested in a future takes its room in it; and a future that is moved takes it on the stack.
+#[tokio::test]
+async fn futures_are_small_enough_to_be_nested_and_moved() {
+    const KILOBYTE: usize = 1_024;
+    let backend = Managed::new(Database::new().store().await);
+    let (key, id) = (key("k"), id());
+    for (call, size) in [
+        ("acquire", size_of_val(&backend.acquire(&key, &id, ttl(1)))),
+        ("release", size_of_val(&backend.release(&id))),
+        ("extend", size_of_val(&backend.extend(&id, ttl(1)))),
+        ("is_locked", size_of_val(&backend.is_locked(&key))),
+        ("lookup", size_of_val(&backend.lookup(Lookup::Key(&key)))),
+        ("owns", size_of_val(&owns(&backend, &id))),
+        (
+            "lock",
+            size_of_val(&lock(&backend, "k", LockOptions::new(), async |_| ())),
+        ),
+    ] {
+        assert!(size <= 8 * KILOBYTE, "{call}: {size}");
+    }
 }
