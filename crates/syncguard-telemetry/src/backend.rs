@@ -24,6 +24,8 @@ use crate::queue::Queue;
 #[derive(Debug, Clone)]
 pub struct Telemetry<B> {
     inner: B,
+    /// The same, with the metrics as its observer; `None` if there are none.
+    observed: Option<B>,
     hub: Option<Arc<Hub>>,
 }
 
@@ -37,21 +39,27 @@ impl<B: ManagedBackend> Telemetry<B> {
     pub fn new(inner: B, options: TelemetryOptions) -> Self {
         let hub = Hub::new(options, inner.capabilities().backend).map(Arc::new);
         #[cfg(feature = "opentelemetry")]
-        let inner = match &hub {
-            Some(hub) if hub.has_metrics() => inner.observed_by(hub.clone()),
-            _ => inner,
-        };
-        Self { inner, hub }
+        let observed = hub
+            .as_ref()
+            .filter(|hub| hub.has_metrics())
+            .map(|hub| inner.clone().observed_by(hub.clone()));
+        #[cfg(not(feature = "opentelemetry"))]
+        let observed = None;
+        Self {
+            inner,
+            observed,
+            hub,
+        }
     }
 }
 
 impl<B> Telemetry<B> {
-    /// The wrapped backend. Its calls are told to nobody.
+    /// The wrapped backend. What is done through it is told to nobody.
     pub fn get_ref(&self) -> &B {
         &self.inner
     }
 
-    /// Unwraps the backend.
+    /// Unwraps the backend. What is done through it is told to nobody.
     pub fn into_inner(self) -> B {
         self.inner
     }
@@ -78,6 +86,11 @@ impl<B> Telemetry<B> {
             None => true,
         }
     }
+
+    /// The backend that calls go through.
+    fn backend(&self) -> &B {
+        self.observed.as_ref().unwrap_or(&self.inner)
+    }
 }
 
 impl<B: LockBackend> Telemetry<B> {
@@ -100,7 +113,7 @@ impl<B: LockBackend> Telemetry<B> {
         let answer = make().await;
         pending.end(Outcome::of(&answer, domain));
         #[cfg(feature = "opentelemetry")]
-        hub.note_clock_skew(|| self.inner.clock_skew_ms());
+        hub.note_clock_skew(|| self.backend().clock_skew_ms());
         answer
     }
 }
@@ -110,11 +123,11 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
     type Fence = B::Fence;
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        self.backend().capabilities()
     }
 
     fn clock_skew_ms(&self) -> Option<i64> {
-        self.inner.clock_skew_ms()
+        self.backend().clock_skew_ms()
     }
 
     async fn acquire(
@@ -124,28 +137,28 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
         ttl: Ttl,
     ) -> Result<AcquireResult<B::Fence>, LockError> {
         self.watch(Call::acquire(key, id, ttl), Outcome::of_acquire, || {
-            self.inner.acquire(key, id, ttl)
+            self.backend().acquire(key, id, ttl)
         })
         .await
     }
 
     async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
         self.watch(Call::release(id), Outcome::of_release, || {
-            self.inner.release(id)
+            self.backend().release(id)
         })
         .await
     }
 
     async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
         self.watch(Call::extend(id, ttl), Outcome::of_extend, || {
-            self.inner.extend(id, ttl)
+            self.backend().extend(id, ttl)
         })
         .await
     }
 
     async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
         self.watch(Call::is_locked(key), Outcome::of_question, || {
-            self.inner.is_locked(key)
+            self.backend().is_locked(key)
         })
         .await
     }
@@ -155,14 +168,14 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
         by: Lookup<'_>,
     ) -> Result<Option<LockInfoDebug<B::Fence>>, LockError> {
         self.watch(Call::lookup(by), Outcome::of_question, || {
-            self.inner.lookup_raw(by)
+            self.backend().lookup_raw(by)
         })
         .await
     }
 
     async fn lookup(&self, by: Lookup<'_>) -> Result<Option<LockInfo<B::Fence>>, LockError> {
         self.watch(Call::lookup(by), Outcome::of_question, || {
-            self.inner.lookup(by)
+            self.backend().lookup(by)
         })
         .await
     }
@@ -171,22 +184,23 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
 #[deny(clippy::missing_trait_methods)]
 impl<B: ManagedBackend> ManagedBackend for Telemetry<B> {
     fn policy(&self) -> &Policy {
-        self.inner.policy()
+        self.backend().policy()
     }
 
     fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.inner = self.inner.observed_by(observer);
+        self.inner = self.inner.observed_by(observer.clone());
+        self.observed = self.observed.map(|inner| inner.observed_by(observer));
         self
     }
 
     fn drain(&self, timeout: Duration) -> impl Future<Output = Result<(), LockError>> + Send {
-        self.inner.drain(timeout)
+        self.backend().drain(timeout)
     }
 }
 
 /// It is no operation on a lock, and makes no event.
 impl<B: Preflight + Sync> Preflight for Telemetry<B> {
     async fn preflight(&self) -> Result<Vec<Finding>, LockError> {
-        self.inner.preflight().await
+        self.backend().preflight().await
     }
 }

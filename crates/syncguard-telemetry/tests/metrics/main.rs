@@ -1,0 +1,11 @@
+//! What the OpenTelemetry instruments show, read back through the SDK.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod calls;
+mod leases;
+mod observed;
+mod sdk;
+
+const KEY: &str = "stock:42";
