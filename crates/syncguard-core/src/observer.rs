@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::{ErrorCode, Operation, WaitSummary};
 
 /// Is told of what no single call of a backend shows: how long callers of [`lock()`](crate::lock())
-/// wait, and what becomes of locks that abandoned calls left behind.
+/// wait, and what the background finds after calls that may have left a lock behind.
 ///
 /// It is attached by [`ManagedBackend::observed_by`](crate::ManagedBackend::observed_by), which
 /// `syncguard-telemetry` does for its metrics. Methods are called inside the operation: they must be
@@ -45,7 +45,8 @@ pub trait Observer: Send + Sync + 'static {
     }
 
     /// The background has settled what a call of this operation may have left in the store: an
-    /// acquire that failed with an unknown outcome or was dropped, or a release likewise.
+    /// acquire that was dropped or whose outcome is unknown, or a release that was dropped or failed
+    /// with whatever error.
     fn reclaimed(&self, after: Operation, result: ReclaimResult) {
         let _ = (after, result);
     }
@@ -68,11 +69,12 @@ pub enum WaitEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReclaimResult {
-    /// There was a lock that nobody knew of any more, and it was given back.
+    /// The lock was still there, and was given back.
     Released,
     /// There was none.
     NotHeld,
-    /// The store refused, or did not answer for as long as the lock could last: the TTL ends it.
+    /// The store refused, or did not answer: after an acquire for as long as the lock could last,
+    /// after a release for an hour. A lock that is still there ends with its TTL.
     GivenUp,
 }
 

@@ -154,9 +154,9 @@ impl TelemetryOptions {
     /// beside these as many that ran out without a release; others are left out.
     ///
     /// Waits are those of [`lock()`](syncguard_core::lock()), from its first attempt. Reclaims are
-    /// what became of acquires and releases that were abandoned or failed with an unknown outcome:
-    /// `released` is a lock that nobody knew of any more, `not-held` a false alarm, `given-up` one
-    /// that only its TTL ends. Skew is how far the local clock is ahead of the store's, for backends
+    /// what the background found after acquires that were dropped or of unknown outcome, and after
+    /// releases that were dropped or failed, which it repeats for up to an hour: `released` is a lock
+    /// that was still there, `not-held` a false alarm, `given-up` one that only its TTL ends. Skew is how far the local clock is ahead of the store's, for backends
     /// that compare the two.
     ///
     /// ```
