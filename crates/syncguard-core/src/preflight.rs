@@ -128,8 +128,8 @@ impl fmt::Display for Finding {
 ///
 /// # Implementing
 ///
-/// It only looks: no lock, no fence counter and no setting of the store may be different
-/// afterwards. What the store does not let its user see is a finding that says so, not an error.
+/// It may send more than reads, but no lock, no fence counter and no setting of the store may be
+/// different afterwards. What the store does not let its user see is a finding that says so, not an error.
 pub trait Preflight {
     /// Looks at the store's set-up. Without findings, or with none above `Info`, it is in order.
     ///
@@ -138,7 +138,7 @@ pub trait Preflight {
     /// cannot be reached or a wrong password, with the code that operations fail with.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
+    /// Safe: it changes nothing.
     fn preflight(&self) -> impl Future<Output = Result<Vec<Finding>, LockError>> + Send;
 }
 
