@@ -65,6 +65,7 @@ mod reclaim;
 mod storage_key;
 mod time;
 mod ttl;
+mod wait;
 
 pub use tokio_util::sync::CancellationToken;
 

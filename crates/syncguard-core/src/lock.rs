@@ -1,6 +1,5 @@
 //! [`lock()`]: wait for a key, run a section, give the key back.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -10,11 +9,11 @@ use crate::cancel::aborted;
 use crate::error::WaitSummary;
 use crate::guard::attempt;
 use crate::managed::current_runtime;
-use crate::observer::{Observer, Observers};
 use crate::ttl::DEFAULT_TTL;
+use crate::wait::Wait;
 use crate::{
     AutoExtend, Backoff, ErrorCode, Jitter, Lease, LockError, LockGuard, LockKey, ManagedBackend,
-    Operation, ReleaseResult, Ttl, WaitEnd, hash_key,
+    Operation, ReleaseResult, Ttl, hash_key,
 };
 
 /// Further attempts after the first, when none are given.
@@ -312,59 +311,6 @@ async fn wait_for<B: ManagedBackend>(
     outcome
 }
 
-/// A wait under way. Observers are told of its end, whatever that is.
-struct Wait<'a> {
-    observers: &'a Observers,
-    started: Instant,
-    attempts: AtomicU32,
-    /// Whether a request may be in flight.
-    attempting: AtomicBool,
-    end: WaitEnd,
-}
-
-impl<'a> Wait<'a> {
-    fn begin(observers: &'a Observers) -> Self {
-        observers.tell(Observer::wait_began);
-        Self {
-            observers,
-            started: Instant::now(),
-            attempts: AtomicU32::new(0),
-            attempting: AtomicBool::new(false),
-            end: WaitEnd::Abandoned,
-        }
-    }
-
-    fn summary(&self) -> WaitSummary {
-        WaitSummary {
-            attempts: self.attempts.load(Ordering::Relaxed),
-            waited: self.started.elapsed(),
-        }
-    }
-
-    fn aborted(&self) -> LockError {
-        if self.attempting.load(Ordering::Relaxed) {
-            aborted().with_outcome_unknown()
-        } else {
-            aborted()
-        }
-    }
-
-    fn end<T>(mut self, outcome: &Result<T, LockError>) {
-        self.end = match outcome {
-            Ok(_) => WaitEnd::Granted,
-            Err(error) => WaitEnd::Failed(error.code()),
-        };
-    }
-}
-
-impl Drop for Wait<'_> {
-    fn drop(&mut self) {
-        let (summary, end) = (self.summary(), self.end);
-        self.observers
-            .tell(|observer| observer.wait_ended(summary, end));
-    }
-}
-
 /// Tries until the options say to stop.
 async fn contend<B: ManagedBackend>(
     backend: &B,
@@ -375,15 +321,14 @@ async fn contend<B: ManagedBackend>(
 ) -> Result<LockGuard<B>, LockError> {
     // A timeout beyond what the clock can count is no timeout.
     let deadline = wait
-        .started
+        .started()
         .checked_add(options.timeout)
-        .unwrap_or_else(|| wait.started + Ttl::MAX.as_duration());
+        .unwrap_or_else(|| wait.started() + Ttl::MAX.as_duration());
     let mut retries = 0;
     loop {
-        wait.attempts.store(retries + 1, Ordering::Relaxed);
-        wait.attempting.store(true, Ordering::Relaxed);
+        wait.attempt_begins();
         let answer = timeout_at(deadline, attempt(backend, key, ttl)).await;
-        wait.attempting.store(false, Ordering::Relaxed);
+        wait.attempt_ended();
         match answer {
             Ok(Ok(Some(guard))) => return Ok(guard),
             Ok(Ok(None)) => {}
