@@ -19,15 +19,15 @@
     reason = "a case panics where what it proves does not hold"
 )]
 
-mod bench;
 pub mod cases;
+mod fixture;
 mod network;
 mod steps;
 mod suite;
 mod target;
 mod watched;
 
-pub use crate::bench::{Bench, Client};
+pub use crate::fixture::{Client, Fixture};
 #[doc(hidden)]
 pub use crate::suite::__run_test;
 pub use crate::target::Target;

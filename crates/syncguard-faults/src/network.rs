@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use syncguard_core::Policy;
 use syncguard_testkit::{FaultProxy, Faults};
 
-use crate::bench::client;
+use crate::fixture::client;
 use crate::{Client, Target};
 
 /// The way from some clients to the server.

@@ -31,12 +31,17 @@ pub(crate) enum Attempt {
 
 /// Makes attempts with ever longer TTLs.
 pub(crate) async fn with_longer_ttls(attempt: impl AsyncFn(Duration) -> Attempt) {
-    for ttl in TTLS {
+    with_ttls(TTLS, attempt).await;
+}
+
+/// Makes attempts with these TTLs, for what must also fit into the timeout of an operation.
+pub(crate) async fn with_ttls(ttls: [Duration; 3], attempt: impl AsyncFn(Duration) -> Attempt) {
+    for ttl in ttls {
         if attempt(ttl).await == Attempt::Proved {
             return;
         }
     }
-    panic!("the lease was lost with every TTL up to {:?}", TTLS.last());
+    panic!("it did not succeed with any TTL of {ttls:?}");
 }
 
 /// Takes a free key.

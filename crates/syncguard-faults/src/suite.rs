@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use crate::{Bench, Target};
+use crate::{Fixture, Target};
 
 /// Makes one `#[test]` of every case, on a multi-threaded runtime of its own.
 ///
@@ -65,7 +65,7 @@ macro_rules! __suite_tests {
                 fn $case() {
                     let test = concat!(module_path!(), "::", stringify!($case));
                     $crate::__run_test(
-                        $crate::Bench::<$target>::$server(test),
+                        $crate::Fixture::<$target>::$server(test),
                         $crate::cases::$group::$case,
                     );
                 }
@@ -76,7 +76,7 @@ macro_rules! __suite_tests {
 
 /// Runs one case on a runtime of its own.
 #[doc(hidden)]
-pub fn __run_test<T, C>(bench: impl Future<Output = Bench<T>>, case: fn(Bench<T>) -> C)
+pub fn __run_test<T, C>(fixture: impl Future<Output = Fixture<T>>, case: fn(Fixture<T>) -> C)
 where
     T: Target,
     C: Future<Output = ()>,
@@ -87,6 +87,6 @@ where
         .build()
         .expect("a runtime");
     // Boxed, since a test has a small stack, and futures of drivers are large.
-    let bench = runtime.block_on(Box::pin(bench));
-    runtime.block_on(Box::pin(case(bench)));
+    let fixture = runtime.block_on(Box::pin(fixture));
+    runtime.block_on(Box::pin(case(fixture)));
 }

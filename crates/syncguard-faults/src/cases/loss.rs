@@ -12,12 +12,12 @@ use syncguard_core::{
 };
 use syncguard_testkit::Faults;
 
-use crate::bench::client;
+use crate::fixture::client;
 use crate::steps::{
     Attempt, BEFORE_LONG, LONG, eventually, is_outage, resolves_by, soon_taken, take,
     with_longer_ttls,
 };
-use crate::{Answer, Bench, Client, ExtendFault, Target};
+use crate::{Answer, Client, ExtendFault, Fixture, Target};
 
 const TTL: Duration = Duration::from_secs(3);
 
@@ -27,9 +27,9 @@ const GRACE: Duration = Duration::from_millis(200);
 /// However renewals fail, the holder is told no later than a TTL after the start of the last one
 /// that was good.
 pub async fn when_renewals_keep_failing_the_lease_is_lost_by_its_deadline<T: Target>(
-    bench: Bench<T>,
+    fixture: Fixture<T>,
 ) {
-    let direct = bench.direct().await;
+    let direct = fixture.direct().await;
     let faults = [
         Faults::REFUSE,
         Faults::HALF_OPEN,
@@ -37,23 +37,23 @@ pub async fn when_renewals_keep_failing_the_lease_is_lost_by_its_deadline<T: Tar
         Faults::CUT_AT_REPLY,
     ];
     let all = faults.map(|fault| {
-        let (bench, direct) = (&bench, &direct);
+        let (fixture, direct) = (&fixture, &direct);
         Box::pin(with_longer_ttls(async move |ttl| {
-            lost_by_its_deadline(bench, direct, fault, ttl).await
+            lost_by_its_deadline(fixture, direct, fault, ttl).await
         }))
     });
     join_all(all).await;
 }
 
 async fn lost_by_its_deadline<T: Target>(
-    bench: &Bench<T>,
+    fixture: &Fixture<T>,
     direct: &Client<T>,
     fault: Faults,
     ttl: Duration,
 ) -> Attempt {
-    let network = bench.network();
+    let network = fixture.network();
     let client = network.client(Policy::new()).await;
-    let key = bench.key(&format!("{fault:?}, {ttl:?}"));
+    let key = fixture.key(&format!("{fault:?}, {ttl:?}"));
     let guard = take(&client, &key, ttl).await;
     let guard = guard.with_auto_extend(AutoExtend::new());
     let good = |answer| answer == Answer::Done;
@@ -88,9 +88,9 @@ async fn lost_by_its_deadline<T: Target>(
 }
 
 /// That the store still shows the lock is no renewal of it.
-pub async fn a_lookup_does_not_move_the_local_deadline<T: Target>(bench: Bench<T>) {
-    let client = bench.direct().await;
-    let key = bench.key("seen");
+pub async fn a_lookup_does_not_move_the_local_deadline<T: Target>(fixture: Fixture<T>) {
+    let client = fixture.direct().await;
+    let key = fixture.key("seen");
     let started = Instant::now();
     let guard = take(&client, &key, TTL).await;
     let granted = Instant::now();
@@ -125,21 +125,21 @@ pub async fn a_lookup_does_not_move_the_local_deadline<T: Target>(bench: Bench<T
 /// When the store says that the lock is gone, the helper ends its section within 100 ms, and
 /// nobody asks to release what is not there.
 pub async fn a_section_that_lost_its_lock_ends_at_once_and_nothing_is_repeated<T: Target>(
-    bench: Bench<T>,
+    fixture: Fixture<T>,
 ) {
     // Told between two whole seconds, when a holder that looks up once a second would be late; and
     // not all at once, lest one stall of the machine spoil them all.
     let ttls = [4, 7, 10].map(Duration::from_secs);
-    let rounds = ttls.map(|ttl| Box::pin(ends_at_once(&bench, ttl)));
+    let rounds = ttls.map(|ttl| Box::pin(ends_at_once(&fixture, ttl)));
     let at_once = join_all(rounds).await;
     let late = at_once.iter().filter(|at_once| !**at_once).count();
     assert!(late <= 1, "{late} of {} sections go on", at_once.len());
 }
 
 /// Whether the section ends as soon as the store has said that its lock is gone.
-async fn ends_at_once<T: Target>(bench: &Bench<T>, ttl: Duration) -> bool {
-    let (client, other) = (bench.direct().await, bench.direct().await);
-    let key = bench.key(&format!("{ttl:?}"));
+async fn ends_at_once<T: Target>(fixture: &Fixture<T>, ttl: Duration) -> bool {
+    let (client, other) = (fixture.direct().await, fixture.direct().await);
+    let key = fixture.key(&format!("{ttl:?}"));
     let options = LockOptions::new()
         .with_ttl(ttl)
         .with_auto_extend(AutoExtend::new());
@@ -173,8 +173,10 @@ async fn ends_at_once<T: Target>(bench: &Bench<T>, ttl: Duration) -> bool {
 
 /// A holder that was stopped past its TTL, while another took the key and gave it back, knows on
 /// waking, extends nothing, and no fence is used twice.
-pub async fn a_holder_that_was_paused_past_its_ttl_finds_out_on_waking<T: Target>(bench: Bench<T>) {
-    let (port, key) = (bench.port(), bench.key("paused"));
+pub async fn a_holder_that_was_paused_past_its_ttl_finds_out_on_waking<T: Target>(
+    fixture: Fixture<T>,
+) {
+    let (port, key) = (fixture.port(), fixture.key("paused"));
     let (pausing, paused) = tokio::sync::oneshot::channel();
     let (wake, woken) = std::sync::mpsc::channel();
     let holder = std::thread::spawn({
@@ -206,7 +208,7 @@ pub async fn a_holder_that_was_paused_past_its_ttl_finds_out_on_waking<T: Target
         }
     });
     let first = paused.await.expect("a fence");
-    let other = bench.direct().await;
+    let other = fixture.direct().await;
     let options = LockOptions::new()
         .with_timeout(BEFORE_LONG)
         .with_max_retries(u32::MAX)
@@ -220,15 +222,15 @@ pub async fn a_holder_that_was_paused_past_its_ttl_finds_out_on_waking<T: Target
 }
 
 /// After an hour of suspend the holder knows by its own clock that its lease is over.
-pub async fn the_local_deadline_counts_through_suspend<T: Target>(bench: Bench<T>) {
+pub async fn the_local_deadline_counts_through_suspend<T: Target>(fixture: Fixture<T>) {
     let suspended = Arc::new(AtomicU64::new(0));
     let (start, hours) = (Instant::now(), Arc::clone(&suspended));
     let policy = Policy::new().with_monotonic_clock(move || {
         start.elapsed() + Duration::from_secs(3_600 * hours.load(Ordering::SeqCst))
     });
-    let client = client::<T>(bench.port(), policy).await;
-    let other = bench.direct().await;
-    let key = bench.key("suspended");
+    let client = client::<T>(fixture.port(), policy).await;
+    let other = fixture.direct().await;
+    let key = fixture.key("suspended");
     let guard = take(&client, &key, LONG).await;
     let guard = guard.with_auto_extend(AutoExtend::new());
     // To the others the lock has gone in that hour, and another holds the key.

@@ -6,7 +6,7 @@ use syncguard_core::{ErrorCode, ManagedBackend, Policy, acquire, is_locked, rele
 use syncguard_testkit::Faults;
 
 use crate::steps::{BEFORE_LONG, LONG, eventually, held, is_outage, median, soon_taken, take};
-use crate::{Bench, Target};
+use crate::{Fixture, Target};
 
 const OPERATION_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -21,13 +21,13 @@ const ROUNDS: usize = 5;
 /// An acquire whose reply is lost fails with an unknown outcome, and its lock is free within a
 /// second of the network's return rather than at the end of its TTL.
 pub async fn an_acquire_whose_reply_is_lost_is_given_back_once_the_network_is<T: Target>(
-    bench: Bench<T>,
+    fixture: Fixture<T>,
 ) {
     let ttl = Duration::from_secs(30);
-    let (direct, network) = (bench.direct().await, bench.network());
+    let (direct, network) = (fixture.direct().await, fixture.network());
     let client = network.client(impatient()).await;
     let mut waits = Vec::new();
-    for key in (0..100).map(|round| bench.key(&round.to_string())) {
+    for key in (0..100).map(|round| fixture.key(&round.to_string())) {
         reachable(&client, &key).await;
         let call = acquire(&client, &key, ttl);
         let lost = network.without_reply(call, async || held(&direct, &key).await);
@@ -52,11 +52,11 @@ pub async fn an_acquire_whose_reply_is_lost_is_given_back_once_the_network_is<T:
 
 /// A release whose reply is lost fails with an unknown outcome; the key is free, and releasing
 /// again is no error.
-pub async fn a_release_whose_reply_is_lost_can_be_repeated<T: Target>(bench: Bench<T>) {
-    let (direct, network) = (bench.direct().await, bench.network());
+pub async fn a_release_whose_reply_is_lost_can_be_repeated<T: Target>(fixture: Fixture<T>) {
+    let (direct, network) = (fixture.direct().await, fixture.network());
     let client = network.client(impatient()).await;
     let mut lost = 0;
-    for key in (0..100).map(|round| bench.key(&round.to_string())) {
+    for key in (0..100).map(|round| fixture.key(&round.to_string())) {
         reachable(&client, &key).await;
         let lease = take(&direct, &key, LONG).await.detach();
         let call = release(&client, lease.lock_id());

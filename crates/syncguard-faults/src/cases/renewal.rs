@@ -4,26 +4,35 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use syncguard_core::{
-    AutoExtend, Fence, Lease, LockGuard, ManagedBackend, Operation, Policy, acquire, is_locked,
+    AutoExtend, ErrorCode, Fence, Lease, LockGuard, ManagedBackend, Operation, Policy, acquire,
+    is_locked,
 };
 use syncguard_testkit::Faults;
 
 use crate::steps::{
     Attempt, BEFORE_LONG, LONG, eventually, held, is_outage_code, soon_taken, take,
-    with_longer_ttls,
+    with_longer_ttls, with_ttls,
 };
-use crate::{Answer, Bench, Call, Client, ExtendFault, Target};
+use crate::{Answer, Call, Client, ExtendFault, Fixture, Target};
+
+/// Thirteen twenty-fourths of them, for which a renewal is held, are well below the 5 s within which
+/// drivers and policy give a call up.
+const TTLS_OF_SLOW_RENEWALS: [Duration; 3] = [
+    Duration::from_secs(3),
+    Duration::from_secs(5),
+    Duration::from_secs(7),
+];
 
 /// A renewal that takes longer than half the TTL, on the way there or back, costs nothing.
-pub async fn one_slow_renewal_does_not_lose_the_lease<T: Target>(bench: Bench<T>) {
-    let direct = bench.direct().await;
-    let (bench, direct) = (&bench, &direct);
+pub async fn one_slow_renewal_does_not_lose_the_lease<T: Target>(fixture: Fixture<T>) {
+    let direct = fixture.direct().await;
+    let (fixture, direct) = (&fixture, &direct);
     let faults = [Faults::HOLD_REQUESTS, Faults::HOLD_REPLIES];
     let all = faults.map(|slow| {
-        Box::pin(with_longer_ttls(async move |ttl| {
-            let network = bench.network();
+        Box::pin(with_ttls(TTLS_OF_SLOW_RENEWALS, async move |ttl| {
+            let network = fixture.network();
             let client = network.client(Policy::new()).await;
-            let key = bench.key(&format!("{slow:?}"));
+            let key = fixture.key(&format!("{slow:?}"));
             let started = Instant::now();
             let guard = take(&client, &key, ttl).await;
             let guard = guard.with_auto_extend(AutoExtend::new());
@@ -43,10 +52,16 @@ pub async fn one_slow_renewal_does_not_lose_the_lease<T: Target>(bench: Bench<T>
                     .filter(|call| call.ended.is_some())
             });
             let renewal = renewal.await;
-            let attempt = kept(&guard, direct, &key, started + ttl * 2).await;
+            let (ended, answer) = renewal.ended.expect("it has");
+            let attempt = match answer {
+                Answer::Done => kept(&guard, direct, &key, started + ttl * 2).await,
+                // The machine was too slow for the call to end within its timeout.
+                Answer::Dropped | Answer::Failed(ErrorCode::NetworkTimeout) => Attempt::Lost,
+                // Or for it to begin within the lease.
+                Answer::Refused if !guard.is_valid() => Attempt::Lost,
+                other => panic!("{slow:?}: {other:?}"),
+            };
             if attempt == Attempt::Proved {
-                let (ended, answer) = renewal.ended.expect("it has");
-                assert_eq!(answer, Answer::Done);
                 assert!(ended - renewal.began > ttl / 2, "it was not slow");
                 let released = guard.release().await.expect("an answer");
                 assert!(released.is_released());
@@ -61,15 +76,15 @@ pub async fn one_slow_renewal_does_not_lose_the_lease<T: Target>(bench: Bench<T>
 }
 
 /// A renewal that fails, or finds nobody listening, is tried again soon enough to keep the lease.
-pub async fn a_failed_renewal_is_tried_again<T: Target>(bench: Bench<T>) {
-    let direct = bench.direct().await;
-    let (bench, direct) = (&bench, &direct);
+pub async fn a_failed_renewal_is_tried_again<T: Target>(fixture: Fixture<T>) {
+    let direct = fixture.direct().await;
+    let (fixture, direct) = (&fixture, &direct);
     let faults = [Faults::REFUSE, Faults::RESET, Faults::CUT_AT_REPLY];
     let all = faults.map(|fault| {
         Box::pin(with_longer_ttls(async move |ttl| {
-            let network = bench.network();
+            let network = fixture.network();
             let client = network.client(Policy::new()).await;
-            let key = bench.key(&format!("{fault:?}"));
+            let key = fixture.key(&format!("{fault:?}"));
             let started = Instant::now();
             let guard = take(&client, &key, ttl).await;
             let guard = guard.with_auto_extend(AutoExtend::new());
@@ -124,34 +139,34 @@ async fn kept<B: ManagedBackend<Fence = Fence>>(
 }
 
 /// However slow the store, a lock has one renewal under way at most; another lock has its own.
-pub async fn a_slow_store_sees_one_renewal_of_a_lock_at_a_time<T: Target>(bench: Bench<T>) {
-    let bench = &bench;
+pub async fn a_slow_store_sees_one_renewal_of_a_lock_at_a_time<T: Target>(fixture: Fixture<T>) {
+    let fixture = &fixture;
     // There and back, three intervals: the lease runs out over the first renewal.
     let far = with_longer_ttls(async move |ttl| {
-        let network = bench.network();
+        let network = fixture.network();
         let client = network.client(Policy::new()).await;
         let slow = || network.set(Faults::delay(ttl / 2));
-        one_at_a_time(bench, &client, ttl, 1, slow).await
+        one_at_a_time(fixture, &client, ttl, 1, slow).await
     });
     // A little more than an interval: one renewal is due before the other has ended.
     let near = with_longer_ttls(async move |ttl| {
-        let client = bench.direct().await;
+        let client = fixture.direct().await;
         let slow = ExtendFault::DelayRequest(ttl * 2 / 5);
         let slow = || client.get_ref().on_extend(slow);
-        one_at_a_time(bench, &client, ttl, 2, slow).await
+        one_at_a_time(fixture, &client, ttl, 2, slow).await
     });
     tokio::join!(Box::pin(far), Box::pin(near));
 }
 
 /// Whether so many renewals of each of two locks were seen, one at a time.
 async fn one_at_a_time<T: Target>(
-    bench: &Bench<T>,
+    fixture: &Fixture<T>,
     client: &Client<T>,
     ttl: Duration,
     least: usize,
     slow_down: impl Fn(),
 ) -> Attempt {
-    let keys = ["one", "two"].map(|name| bench.key(&format!("{name}, {least}, {ttl:?}")));
+    let keys = ["one", "two"].map(|name| fixture.key(&format!("{name}, {least}, {ttl:?}")));
     let (one, two) = tokio::join!(take(client, &keys[0], ttl), take(client, &keys[1], ttl));
     let guards = [one, two].map(|guard| guard.with_auto_extend(AutoExtend::new()));
     slow_down();
@@ -184,17 +199,17 @@ fn ended_by(call: &Call, by: Instant) -> bool {
 pub async fn released_while_a_renewal_is_in_flight_the_key_is_free_and_the_renewal_gone<
     T: Target,
 >(
-    bench: Bench<T>,
+    fixture: Fixture<T>,
 ) {
-    let direct = bench.direct().await;
+    let direct = fixture.direct().await;
     let mut clients = Vec::new();
     for fault in [
         ExtendFault::DelayRequest(LONG),
         ExtendFault::DelayReply(LONG),
     ] {
         for explicit in [true, false] {
-            let client = bench.direct().await;
-            let key = bench.key(&format!("{fault:?}, {explicit}"));
+            let client = fixture.direct().await;
+            let key = fixture.key(&format!("{fault:?}, {explicit}"));
             let _ = soon_taken(&client, &key, BEFORE_LONG).await;
             client.get_ref().on_extend(fault);
             clients.push((client, key, explicit));
@@ -233,15 +248,15 @@ pub async fn released_while_a_renewal_is_in_flight_the_key_is_free_and_the_renew
 
 /// Thousands of locks are renewed and released: none is renewed after its release, and no task
 /// stays behind.
-pub async fn renewed_locks_stay_released_and_leave_no_task<T: Target>(bench: Bench<T>) {
+pub async fn renewed_locks_stay_released_and_leave_no_task<T: Target>(fixture: Fixture<T>) {
     const WORKERS: u32 = 50;
     const ROUNDS: u32 = 40;
     let ttl = Duration::from_millis(300);
-    let client = bench.direct().await;
-    let _ = soon_taken(&client, &bench.key("warm"), BEFORE_LONG).await;
+    let client = fixture.direct().await;
+    let _ = soon_taken(&client, &fixture.key("warm"), BEFORE_LONG).await;
     let before = tasks();
     let workers = (0..WORKERS).map(|worker| {
-        let (client, key) = (client.clone(), bench.key(&worker.to_string()));
+        let (client, key) = (client.clone(), fixture.key(&worker.to_string()));
         tokio::spawn(async move {
             for round in 0..ROUNDS {
                 let guard = free(&client, &key, ttl).await;

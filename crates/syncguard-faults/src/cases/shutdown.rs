@@ -8,9 +8,9 @@ use futures_util::future::join_all;
 use syncguard_core::{LockGuard, ManagedBackend, Policy};
 use tokio::runtime::Runtime;
 
-use crate::bench::client;
+use crate::fixture::client;
 use crate::steps::{BEFORE_LONG, LONG, soon_taken, take};
-use crate::{Bench, Client, Target};
+use crate::{Client, Fixture, Target};
 
 /// The name of the threads on which nothing may panic.
 const THREAD: &str = "drops-guards";
@@ -55,16 +55,16 @@ impl Dropped {
 /// renewed or not: a guard neither panics nor blocks, and its key is free at once or, where nobody
 /// is left to release it, at the end of its TTL.
 pub async fn guards_dropped_in_any_state_of_a_runtime_neither_panic_nor_block<T: Target>(
-    bench: Bench<T>,
+    fixture: Fixture<T>,
 ) {
     note_panics();
-    let direct = bench.direct().await;
-    let _ = soon_taken(&direct, &bench.key("warm"), BEFORE_LONG).await;
+    let direct = fixture.direct().await;
+    let _ = soon_taken(&direct, &fixture.key("warm"), BEFORE_LONG).await;
     let mut all = Vec::new();
     for dropped in Dropped::ALL {
         for threads in [0, 2] {
             for renewed in [false, true] {
-                all.push(Box::pin(case(&bench, &direct, dropped, threads, renewed)));
+                all.push(Box::pin(case(&fixture, &direct, dropped, threads, renewed)));
             }
         }
     }
@@ -72,16 +72,16 @@ pub async fn guards_dropped_in_any_state_of_a_runtime_neither_panic_nor_block<T:
 }
 
 async fn case<T: Target>(
-    bench: &Bench<T>,
+    fixture: &Fixture<T>,
     direct: &Client<T>,
     dropped: Dropped,
     threads: usize,
     renewed: bool,
 ) {
     let what = format!("{dropped:?}, {threads} threads, renewed: {renewed}");
-    let key = bench.key(&what);
+    let key = fixture.key(&what);
     let (done, is_done) = tokio::sync::oneshot::channel();
-    let (port, own_key) = (bench.port(), key.clone());
+    let (port, own_key) = (fixture.port(), key.clone());
     let thread = std::thread::Builder::new().name(THREAD.into());
     let thread = thread.spawn(move || {
         drop_a_guard::<T>(dropped, threads, renewed, port, &own_key);

@@ -1,4 +1,4 @@
-//! [`Bench`]: a server, and clients of it.
+//! [`Fixture`]: a server, and clients of it.
 
 use syncguard_core::{LockId, Managed, Policy};
 use syncguard_testkit::Server as _;
@@ -11,7 +11,7 @@ pub type Client<T> = Managed<Watched<<T as Target>::Store>>;
 
 /// What a case works with. A server of its own ends with it.
 #[derive(Debug)]
-pub struct Bench<T: Target> {
+pub struct Fixture<T: Target> {
     /// The path of the test, by which its program can be told to run it again.
     test: &'static str,
     server: Option<T::Server>,
@@ -19,7 +19,7 @@ pub struct Bench<T: Target> {
     unique: String,
 }
 
-impl<T: Target> Bench<T> {
+impl<T: Target> Fixture<T> {
     /// On a server that others use too. It may be neither stopped nor paused.
     pub async fn shared(test: &'static str) -> Self {
         if let Some(port) = port_of_parent() {
