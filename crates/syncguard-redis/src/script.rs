@@ -41,11 +41,13 @@ impl Script {
         }
     }
 
-    /// A script that judges stored locks. The limits are part of its text: an argument would be
-    /// converted at every call.
+    /// A script that judges stored locks: it says where it reads one. The limits are part of its
+    /// text, as an argument would be converted at every call; and so is the reading, as a function
+    /// would be made at every call.
     fn judging(body: &str) -> Self {
         let limits = format!("local TOLERANCE_MS, FENCE_MAX = {TIME_TOLERANCE_MS}, {FENCE_MAX}\n");
-        Self::new(limits + include_str!("lua/lock.lua") + body)
+        let body = body.replace("--- lock.lua\n", include_str!("lua/lock.lua"));
+        Self::new(limits + &body)
     }
 }
 

@@ -5,34 +5,29 @@
 -- Answers {1, fence, expiry}; 0 where another id holds it; -3 where the value is no lock; -4 where
 -- the fence counter is used up. Nothing changes unless it answers {1, ...}.
 
-local value = redis.call('GET', KEYS[1])
-local time = redis.call('TIME')
+local call = redis.call
+local value = call('GET', KEYS[1])
+local time = call('TIME')
 local former
 if value then
-  local id, expires = string.match(value, BEGINNING)
-  if not id or string.sub(value, -2) ~= END then
-    local lock = decode(value)
-    if not lock then
-      return -3
-    end
-    id, expires = lock.lockId, lock.expiresAtMs
-  end
+  --- lock.lua
   -- Whole milliseconds on the left: the fraction on the right changes nothing.
   if expires + TOLERANCE_MS > time[1] * 1000 + time[2] / 1000 then
-    if id == ARGV[1] then
-      local lock = decode(value) -- delivered twice: the same grant
-      return lock and {1, lock.fence, lock.expiresAtMs} or -3
+    if not owned then
+      return 0
     end
-    return 0
+    -- Delivered twice: the same grant.
+    local fence = lock and lock.fence or string.match(value, '"fence":"(%d+)"}$')
+    return fence and {1, fence, expires} or -3
   end
-  former = id
+  former = lock and lock.lockId or sub(value, 12, 33)
 end
 
 -- The first write is one that Redis refuses when its memory is full. After a write that is always
 -- allowed, such as DEL, it would refuse nothing any more.
-local counter = redis.call('INCR', KEYS[3])
+local counter = call('INCR', KEYS[3])
 if counter < 1 or counter > FENCE_MAX then
-  redis.call('DECR', KEYS[3])
+  call('DECR', KEYS[3])
   return -4
 end
 
@@ -41,21 +36,21 @@ end
 -- too long for an id beside it and index names are hashes: there the index ends with its TTL.
 if former and #former == #ARGV[1] and string.sub(KEYS[2], -#ARGV[1]) == ARGV[1] then
   local index = string.sub(KEYS[2], 1, -#ARGV[1] - 1) .. former
-  if redis.call('GET', index) == KEYS[1] then
-    redis.call('DEL', index)
+  if call('GET', index) == KEYS[1] then
+    call('DEL', index)
   end
 end
 
--- Written out by hand: cjson.encode takes twice as long. And %.0f for what does not fit 32 bits,
--- because %d is cut to them on a server that was built so.
-local millis = math.floor(time[2] / 1000)
-local expires = time[1] * 1000 + millis + ARGV[2]
+-- Written out by hand: cjson.encode takes twice as long. Concatenated, a number shows 14 digits, which
+-- is enough for times; and %.0f is for what does not fit 32 bits, because %d is cut to them on a server
+-- that was built so.
+local acquired = time[1] * 1000 + math.floor(time[2] / 1000)
+local expires = acquired + ARGV[2]
 local ends = string.format('%.0f', expires)
 local fence = string.format('%015.0f', counter)
-local lock = string.format(
-  '{"lockId":"%s","expiresAtMs":%s,"acquiredAtMs":%s%03d,"key":%s,"fence":"%s"}',
-  ARGV[1], ends, time[1], millis, ARGV[3], fence)
+local lock = '{"lockId":"' .. ARGV[1] .. '","expiresAtMs":' .. ends .. ',"acquiredAtMs":' .. acquired
+  .. ',"key":' .. ARGV[3] .. ',"fence":"' .. fence .. '"}'
 -- One point in time for both. Redis would count a PX from each SET anew.
-redis.call('SET', KEYS[1], lock, 'PXAT', ends)
-redis.call('SET', KEYS[2], KEYS[1], 'PXAT', ends)
+call('SET', KEYS[1], lock, 'PXAT', ends)
+call('SET', KEYS[2], KEYS[1], 'PXAT', ends)
 return {1, fence, expires}

@@ -3,10 +3,11 @@
 -- KEYS: the index of the id
 -- Answers {value, seconds, microseconds}, or nil.
 
-local key = redis.call('GET', KEYS[1])
-local value = key and redis.call('GET', key)
+local call = redis.call
+local key = call('GET', KEYS[1])
+local value = key and call('GET', key)
 if not value then
   return false
 end
-local time = redis.call('TIME')
+local time = call('TIME')
 return {value, time[1], time[2]}

@@ -3,9 +3,10 @@
 -- KEYS: the lock
 -- Answers {value, seconds, microseconds}, or nil.
 
-local value = redis.call('GET', KEYS[1])
+local call = redis.call
+local value = call('GET', KEYS[1])
 if not value then
   return false
 end
-local time = redis.call('TIME')
+local time = call('TIME')
 return {value, time[1], time[2]}
