@@ -1,4 +1,5 @@
-//! [`Watched`]: notes a client's calls, and lets its extends meet faults that its others do not.
+//! [`Watched`]: notes a client's calls, and lets its extends or releases meet faults that its others
+//! do not.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,12 +9,15 @@ use syncguard_core::{
     AcquireResult, Capabilities, ErrorCode, ExtendResult, LockBackend, LockError, LockId, LockInfo,
     LockInfoDebug, LockKey, Lookup, Operation, ReleaseResult, Ttl,
 };
+use tokio::sync::watch;
 
 /// A store whose calls are noted. Clones share their notes.
 #[derive(Debug, Clone)]
 pub struct Watched<S> {
     store: S,
     notes: Arc<Mutex<Notes>>,
+    /// Whether releases wait before they are made.
+    releases_held: Arc<watch::Sender<bool>>,
 }
 
 /// What happens to extends alone.
@@ -64,13 +68,21 @@ struct Notes {
 
 impl<S> Watched<S> {
     pub(crate) fn new(store: S) -> Self {
-        let notes = Arc::default();
-        Self { store, notes }
+        Self {
+            store,
+            notes: Arc::default(),
+            releases_held: Arc::new(watch::Sender::new(false)),
+        }
     }
 
     /// From now on extends meet this fault, those that are under way already excepted.
     pub fn on_extend(&self, fault: ExtendFault) {
         lock(&self.notes).on_extend = fault;
+    }
+
+    /// From now on releases are made no sooner than this is called again with `false`.
+    pub(crate) fn hold_releases(&self, hold: bool) {
+        self.releases_held.send_replace(hold);
     }
 
     /// The calls of an operation so far.
@@ -178,7 +190,12 @@ impl<S: LockBackend> LockBackend for Watched<S> {
     }
 
     async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
-        let call = Box::pin(self.store.release(id));
+        let mut held = self.releases_held.subscribe();
+        let call = Box::pin(async {
+            // Fails only without its sender, which `self` has.
+            let _ = held.wait_for(|held| !held).await;
+            self.store.release(id).await
+        });
         self.noted(Operation::Release, Some(id), call, |answer| {
             !answer.is_released()
         })

@@ -21,6 +21,10 @@ const ON_PURPOSE: &str = "on purpose";
 /// The TTL where it alone can free the key.
 const SHORT: Duration = Duration::from_secs(5);
 
+/// The timeout of operations, which a drop that waits for its release would take: longer than the
+/// test does.
+const NEVER: Duration = Duration::from_secs(600);
+
 /// Where a guard is dropped.
 #[derive(Debug, Clone, Copy)]
 enum Dropped {
@@ -52,8 +56,8 @@ impl Dropped {
 }
 
 /// Dropped outside a runtime, by another, while unwinding, or while or after its own shuts down,
-/// renewed or not: a guard neither panics nor blocks, and its key is free at once or, where nobody
-/// is left to release it, at the end of its TTL.
+/// renewed or not: a guard neither panics nor blocks, though releases hang, and its key is free as
+/// soon as they do not or, where nobody is left to release it, at the end of its TTL.
 pub async fn guards_dropped_in_any_state_of_a_runtime_neither_panic_nor_block<T: Target>(
     fixture: Fixture<T>,
 ) {
@@ -99,8 +103,10 @@ fn drop_a_guard<T: Target>(dropped: Dropped, threads: usize, renewed: bool, port
     let taker = runtime(threads);
     let ttl = if dropped.is_released() { LONG } else { SHORT };
     let (client, guard) = taker.block_on(Box::pin(async {
-        let client = client::<T>(port, Policy::new()).await;
+        let policy = Policy::new().with_operation_timeout(NEVER);
+        let client = client::<T>(port, policy).await;
         let guard = take(&client, key, ttl).await;
+        client.get_ref().hold_releases(true);
         let guard = if renewed {
             guard.with_auto_extend(syncguard_core::AutoExtend::new())
         } else {
@@ -109,6 +115,7 @@ fn drop_a_guard<T: Target>(dropped: Dropped, threads: usize, renewed: bool, port
         (client, guard)
     }));
     let released = |client: &Client<T>| {
+        client.get_ref().hold_releases(false);
         let drained = taker.block_on(client.drain(BEFORE_LONG));
         drained.expect("it is released");
     };
