@@ -37,6 +37,8 @@ pub(crate) struct Backend {
     pub(crate) conformance: fn(String, RunOptions) -> Suite,
     /// What a URL of it begins with, up to the `://`.
     pub(crate) schemes: &'static [&'static str],
+    /// Those of [`doctor::StoreOptions`] that it has, as they are called on the command line.
+    pub(crate) options: &'static [&'static str],
     /// Looks at the set-up of the store at a URL.
     pub(crate) preflight: fn(Deployment) -> Findings,
 }

@@ -24,7 +24,7 @@ pub(crate) struct Options {
     store: StoreOptions,
 }
 
-/// How the application has configured its backend.
+/// How the application has configured its backend. One that the backend does not have is refused.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct StoreOptions {
     /// The prefix of all names
@@ -44,6 +44,28 @@ pub(crate) struct StoreOptions {
     pub(crate) server_time: bool,
 }
 
+impl StoreOptions {
+    /// Those that were given, as they are called on the command line.
+    fn given(&self) -> Vec<&'static str> {
+        let Self {
+            prefix,
+            locks,
+            fence_counters,
+            transaction_pooler,
+            server_time,
+        } = self;
+        let all = [
+            (prefix.is_some(), "--prefix"),
+            (locks.is_some(), "--locks"),
+            (fence_counters.is_some(), "--fence-counters"),
+            (*transaction_pooler, "--transaction-pooler"),
+            (*server_time, "--server-time"),
+        ];
+        let given = all.into_iter().filter(|(given, _)| *given);
+        given.map(|(_, name)| name).collect()
+    }
+}
+
 pub(crate) fn run(options: &Options) -> Done {
     let deployments = match &options.url[..] {
         [] => from_environment(&options.store),
@@ -56,6 +78,17 @@ pub(crate) fn run(options: &Options) -> Done {
         !deployments.is_empty(),
         "which store? Give its --url, or set one of the variables (--help lists them)"
     );
+    for (backend, deployment) in &deployments {
+        // Ignored, one would have another store judged than the application uses.
+        for option in deployment.options.given() {
+            ensure!(
+                backend.options.contains(&option),
+                "{} has no {option}; its options are {:?}",
+                backend.name,
+                backend.options
+            );
+        }
+    }
     let runtime = tokio::runtime::Runtime::new()?;
     let mut verdict = Verdict::Passed;
     for (backend, deployment) in deployments {

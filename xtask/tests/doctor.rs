@@ -79,12 +79,45 @@ fn stores_with_tls_and_a_private_authority() {
 fn firestore_by_its_emulators_address() {
     let emulator = FirestoreEmulator::start().unwrap();
     let host = emulator.host();
-    // Its first answers take longer than an operation may.
     let url = format!("firestore://{host}/p");
-    let in_order = || doctor(&["--url", &url]).1.contains("in order");
-    assert!((0..20).any(|_| in_order()));
-    let (output, text) = doctor_with(&[], &[("FIRESTORE_EMULATOR_HOST", &host)]);
-    assert!(output.status.success(), "{text}");
+    // Its first answers take longer than an operation may.
+    let soon = |ask: &dyn Fn() -> (Output, String)| {
+        let mut answers = (0..20).map(|_| ask());
+        answers.find(|(_, text)| text.contains("in order"))
+    };
+    for (arguments, environment) in [
+        (vec!["--url", &url], vec![]),
+        (vec![], vec![("FIRESTORE_EMULATOR_HOST", host.as_str())]),
+    ] {
+        let found = soon(&|| doctor_with(&arguments, &environment));
+        let (output, text) = found.expect("a store in order");
+        assert!(output.status.success(), "{text}");
+    }
+}
+
+#[test]
+fn an_option_that_the_store_does_not_have_is_refused() {
+    let hosts = [
+        "redis://127.0.0.1:1",
+        "firestore://127.0.0.1:1/p",
+        "postgres://127.0.0.1:1/p",
+    ];
+    let [redis, firestore, postgres] = hosts;
+    for (url, option) in [
+        (redis, &["--locks", "x"][..]),
+        (redis, &["--fence-counters", "x"]),
+        (redis, &["--transaction-pooler"]),
+        (redis, &["--server-time"]),
+        (firestore, &["--prefix", "x"]),
+        (firestore, &["--transaction-pooler"]),
+        (postgres, &["--server-time"]),
+        ("memory://", &["--prefix", "x"]),
+    ] {
+        let (output, text) = doctor(&[&["--url", url], option].concat());
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(&format!("has no {}", option[0])), "{text}");
+        assert!(!text.contains("cannot be asked"), "{text}");
+    }
 }
 
 #[test]

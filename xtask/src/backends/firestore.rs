@@ -26,6 +26,7 @@ pub(super) const BACKEND: Backend = Backend {
         })
     },
     schemes: &["firestore"],
+    options: &["--locks", "--fence-counters", "--server-time"],
     preflight: |deployment| Box::pin(preflight(deployment)),
 };
 

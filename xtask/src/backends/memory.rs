@@ -16,5 +16,6 @@ pub(super) const BACKEND: Backend = Backend {
         Box::pin(async { Ok(syncguard_conformance::run(harness, options).await) })
     },
     schemes: &["memory"],
+    options: &[],
     preflight: |_| Box::pin(async { MemoryBackend::default().preflight().await }),
 };

@@ -26,6 +26,12 @@ pub(super) const BACKEND: Backend = Backend {
         })
     },
     schemes: &["postgres", "postgresql"],
+    options: &[
+        "--prefix",
+        "--locks",
+        "--fence-counters",
+        "--transaction-pooler",
+    ],
     preflight: |deployment| {
         Box::pin(async move {
             let asked = deployment.options;

@@ -30,6 +30,7 @@ pub(super) const BACKEND: Backend = Backend {
     },
     // With what fred puts behind them, such as `redis-cluster`.
     schemes: &["redis", "rediss", "valkey", "valkeys"],
+    options: &["--prefix"],
     preflight: |deployment| {
         Box::pin(async move {
             let mut options = RedisOptions::new();
