@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection as _, PgPool};
 use syncguard_core::{LockError, Operation};
+use url::Url;
 
 use crate::error::{Stage, map};
 use crate::options::{PostgresOptions, Settings};
@@ -24,6 +25,28 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
 const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 
 const CLEANUP_INTERVAL_MS: i64 = 1_000;
+
+/// What the driver knows in a URL, besides `options[...]`.
+const PARAMETERS: [&str; 18] = [
+    "sslmode",
+    "ssl-mode",
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "statement-cache-capacity",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+];
 
 /// Locks in a PostgreSQL database. Clones share one pool.
 ///
@@ -60,7 +83,8 @@ impl PostgresStore {
     /// application enabled one of the `tls-*` features, here or on `sqlx`.
     ///
     /// # Errors
-    /// `InvalidArgument` for options or a URL that cannot work, `AuthFailed` if the server refuses
+    /// `InvalidArgument` for options or a URL that cannot work or has a parameter that the driver does
+    /// not know, `AuthFailed` if the server refuses
     /// the credentials, `ServiceUnavailable` if it cannot be reached within 4 s.
     ///
     /// # Cancel safety
@@ -70,7 +94,7 @@ impl PostgresStore {
         let connecting = |error| {
             map(error, Stage::Connecting { exhausted: false }).with_operation(Operation::Setup)
         };
-        refuse_misspelt_password(url)?;
+        refuse_unknown_parameters(url)?;
         let mut target = PgConnectOptions::from_str(url).map_err(connecting)?;
         if settings.transaction_pooler {
             // PgBouncer refuses clients that set this, unless it is told otherwise.
@@ -166,20 +190,19 @@ impl PostgresStore {
     }
 }
 
-/// The driver logs parameters that it does not know, with their values.
-fn refuse_misspelt_password(url: &str) -> Result<(), LockError> {
-    let (_, query) = url.split_once('?').unwrap_or_default();
-    let misspelt = query.split('&').any(|parameter| {
-        let (name, _) = parameter.split_once('=').unwrap_or((parameter, ""));
-        let known = ["password", "passfile"].contains(&name);
-        let name = name.to_ascii_lowercase();
-        !known && (name.contains("pass") || name.contains("pwd"))
-    });
-    if misspelt {
-        let message = "the URL has a parameter that looks like a password; it is called `password`";
-        return Err(LockError::invalid_argument(message).with_operation(Operation::Setup));
+/// The driver logs parameters that it does not know, with their values: a password among them, if
+/// its name is misspelt.
+fn refuse_unknown_parameters(url: &str) -> Result<(), LockError> {
+    // What is no URL, the driver says.
+    let Ok(url) = Url::parse(url) else {
+        return Ok(());
+    };
+    let mut names = url.query_pairs().map(|(name, _)| name);
+    if names.all(|name| name.starts_with("options[") || PARAMETERS.contains(&name.as_ref())) {
+        return Ok(());
     }
-    Ok(())
+    let message = "the URL has a parameter that is not known; a password's is called `password`";
+    Err(LockError::invalid_argument(message).with_operation(Operation::Setup))
 }
 
 impl fmt::Debug for PostgresStore {

@@ -5,7 +5,6 @@ mod common;
 #[path = "support/postgres.rs"]
 mod harness;
 
-use std::error::Error as _;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,23 +12,12 @@ use std::time::Duration;
 use common::{Fixture, id, key, pool, ttl};
 use harness::{FENCES, LOCKS, PostgresHarness};
 use syncguard_conformance::{RunOptions, run};
-use syncguard_core::{ErrorCode, LockBackend as _, LockError, acquire};
+use syncguard_core::{ErrorCode, LockBackend as _, acquire};
 use syncguard_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
-use syncguard_testkit::{PgBouncer, PostgresServer, PrivateCa};
+use syncguard_testkit::{PgBouncer, PostgresServer, PrivateCa, texts};
 
 const PASSWORD: &str = "correct%20horse";
 const DECODED: &str = "correct horse";
-
-/// All that an error says, and its causes with it.
-fn texts(error: &LockError) -> String {
-    let mut texts = format!("{error} {error:?} {error:#?}");
-    let mut source = error.source();
-    while let Some(cause) = source {
-        texts += &format!(" {cause} {cause:?}");
-        source = cause.source();
-    }
-    texts
-}
 
 fn assert_no_password(text: &str) {
     for secret in [PASSWORD, DECODED] {
@@ -175,9 +163,12 @@ async fn a_password_in_a_url_is_in_no_text() {
     for url in [
         format!("postgres://nobody:{PASSWORD}@{at}"),
         format!("postgres://{at}?user=nobody&password={PASSWORD}"),
-        // A parameter of that name the driver would log.
+        // Parameters that it does not know, the driver would log.
         format!("postgres://{at}?passwd={PASSWORD}"),
         format!("postgres://{at}?sslmode=prefer&Password={PASSWORD}"),
+        format!("postgres://{at}?pw={PASSWORD}"),
+        format!("postgres://{at}?secret={PASSWORD}"),
+        format!("postgres://{at}?pass%77d={PASSWORD}"),
         format!("postgres://postgres:{PASSWORD}@{place}/no_such_database"),
         format!("postgres://postgres:{PASSWORD}@127.0.0.1:1/postgres"),
         format!("postgres://postgres:{PASSWORD}@host:port/postgres"),

@@ -201,6 +201,11 @@ async fn tables_columns_and_indexes() {
             "ALTER TABLE {locks} SET (fillfactor = 50)",
             vec![(INFO, "postgres-fillfactor")],
         ),
+        (
+            "ALTER TABLE {locks} SET (fillfactor = 100)",
+            "ALTER TABLE {locks} SET (fillfactor = 50)",
+            vec![(INFO, "postgres-fillfactor")],
+        ),
     ];
     let constraints = |sql: &str| {
         sql.replace("{unique}", &format!("{}_lock_id_key", fixture.locks))
@@ -251,6 +256,39 @@ async fn each_right_that_is_missing() {
         fixture.run(&fix).await;
         assert_eq!(findings_of(store.clone()).await, []);
     }
+
+    // Granted by columns, which is enough.
+    fixture
+        .run(
+            "REVOKE ALL ON {locks}, {fences} FROM app;
+             GRANT DELETE ON {locks} TO app;
+             GRANT SELECT (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key),
+                   INSERT (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key),
+                   UPDATE (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)
+                ON {locks} TO app;
+             GRANT SELECT (fence_key, fence, key_debug), INSERT (fence_key, fence, key_debug),
+                   UPDATE (fence) ON {fences} TO app",
+        )
+        .await;
+    assert_eq!(findings_of(store.clone()).await, []);
+    let held = acquire(
+        &PostgresBackend::new(store.clone()),
+        "k",
+        Duration::from_secs(60),
+    )
+    .await;
+    assert!(
+        held.unwrap()
+            .unwrap()
+            .release()
+            .await
+            .unwrap()
+            .is_released()
+    );
+    fixture
+        .run("REVOKE ALL ON {locks}, {fences} FROM app")
+        .await;
+    fixture.run(all).await;
 
     let function = "FUNCTION pg_advisory_xact_lock(bigint)";
     fixture
@@ -332,6 +370,17 @@ async fn poolers() {
         .await
         .unwrap();
     assert_eq!(findings_of(store).await, []);
+    // The second connection logs in, and is not served as long as the first one is open.
+    let full = [("pool_mode", "session"), ("default_pool_size", "1")];
+    let session = PgBouncer::start_with(&server, &full).unwrap();
+    let options = fixture.named(PostgresOptions::new());
+    let store = PostgresStore::connect_with(&session.url(), options)
+        .await
+        .unwrap();
+    assert_eq!(
+        seen(&findings_of(store).await),
+        [(INFO, "postgres-pooler-unchecked")]
+    );
     let options = fixture.named(PostgresOptions::new().with_transaction_pooler(true));
     let store = PostgresStore::connect_with(&server.url(), options)
         .await

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::call::Call;
-use crate::error::{command_error, is_noscript};
+use crate::error::{command_error, is_noscript, no_runtime};
 use crate::script::Script;
 
 /// One connection or several, shared by the clones of a store.
@@ -130,8 +130,7 @@ impl Clients {
         command: &'static str,
         arguments: Vec<Value>,
     ) -> Result<Value, Error> {
-        let runtime = Handle::try_current()
-            .map_err(|error| Error::new(ErrorKind::Unknown, error.to_string()))?;
+        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
         let client = client.with_options(&self.0.options);
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
         let call = async move { client.custom(command, arguments).await };

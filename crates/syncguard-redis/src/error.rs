@@ -8,6 +8,11 @@ use syncguard_core::{ErrorCode, LockError, Operation};
 const MISSING_RIGHT: &str =
     "the Redis user lacks a right; the crate's documentation lists what is needed";
 
+/// How a right is refused in the middle of a script: by 7.0, and by later versions and Valkey.
+const IN_SCRIPT: [&str; 2] = ["user executing the script", "ACL failure in script"];
+
+const NO_RUNTIME: &str = "there is no Tokio runtime to run the call on";
+
 /// Maps the error of a command.
 pub(crate) fn command_error(error: &Error) -> LockError {
     let verdict = classify(error);
@@ -25,6 +30,11 @@ pub(crate) fn connect_error(error: &Error) -> LockError {
     LockError::new(verdict.code, verdict.message)
         .with_source(quotable(error))
         .with_operation(Operation::Setup)
+}
+
+/// The error of a call that was made outside a runtime, so that nothing was sent.
+pub(crate) fn no_runtime() -> Error {
+    Error::new(ErrorKind::Unknown, NO_RUNTIME)
 }
 
 /// Whether the server does not know a script by its digest.
@@ -131,7 +141,7 @@ fn classify_reply(code: &str, details: &str) -> Verdict {
             ErrorCode::InvalidArgument,
             "Redis refuses the command's syntax; it may be older than 6.2",
         ),
-        _ if details.contains("user executing the script") => {
+        _ if IN_SCRIPT.iter().any(|refusal| details.contains(refusal)) => {
             applied = Applied::Unknown;
             (ErrorCode::AuthFailed, MISSING_RIGHT)
         }
@@ -153,6 +163,9 @@ fn classify_reply(code: &str, details: &str) -> Verdict {
 /// An error of the driver itself.
 fn classify_kind(error: &Error) -> Verdict {
     let (code, message, applied) = match error.kind() {
+        ErrorKind::Unknown if error.details() == NO_RUNTIME => {
+            (ErrorCode::Internal, NO_RUNTIME, Applied::No)
+        }
         // With `fail_fast`, and once the client was closed: the command never left the queue.
         ErrorKind::Canceled => (
             ErrorCode::ServiceUnavailable,
@@ -239,179 +252,4 @@ fn quotable(error: &Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::error::Error as _;
-
-    use ErrorCode::{
-        AuthFailed, Internal, InvalidArgument, NetworkTimeout, RateLimited, ServiceUnavailable,
-    };
-
-    use super::*;
-
-    #[test]
-    fn every_reply_has_its_code_and_was_not_applied() {
-        for (expected, reply) in [
-            (
-                ServiceUnavailable,
-                "LOADING Redis is loading the dataset in memory",
-            ),
-            (
-                ServiceUnavailable,
-                "READONLY You can't write against a read only replica.",
-            ),
-            (
-                ServiceUnavailable,
-                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-            ),
-            (
-                ServiceUnavailable,
-                "TRYAGAIN Multiple keys request during rehashing of slot",
-            ),
-            (ServiceUnavailable, "MOVED 3999 127.0.0.1:6381"),
-            (
-                ServiceUnavailable,
-                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
-            ),
-            (
-                ServiceUnavailable,
-                "NOREPLICAS Not enough good replicas to write.",
-            ),
-            (
-                ServiceUnavailable,
-                "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
-            ),
-            (
-                ServiceUnavailable,
-                "NOSCRIPT No matching script. Please use EVAL.",
-            ),
-            (AuthFailed, "NOAUTH Authentication required."),
-            (
-                AuthFailed,
-                "ERR AUTH <password> called without any password configured for the default user. \
-                 Are you sure your configuration is correct?",
-            ),
-            (
-                AuthFailed,
-                "WRONGPASS invalid username-password pair or user is disabled.",
-            ),
-            (
-                AuthFailed,
-                "NOPERM this user has no permissions to run the 'evalsha' command",
-            ),
-            (
-                InvalidArgument,
-                "WRONGTYPE Operation against a key holding the wrong kind of value script: abc, on @user_script:5.",
-            ),
-            (
-                InvalidArgument,
-                "CROSSSLOT Keys in request don't hash to the same slot",
-            ),
-            (InvalidArgument, "ERR syntax error"),
-            (
-                InvalidArgument,
-                "ERR value is not an integer or out of range script: abc, on @user_script:5.",
-            ),
-            (
-                RateLimited,
-                "OOM command not allowed when used memory > 'maxmemory'. script: abc, on @user_script:39.",
-            ),
-            (RateLimited, "ERR max number of clients reached"),
-            (
-                InvalidArgument,
-                "ERR Error running script (call to f_abc): @user_script:12: WRONGTYPE Operation against a key",
-            ),
-            (
-                RateLimited,
-                "ERR Error running script (call to f_abc): @user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
-            ),
-            (Internal, "ERR increment or decrement would overflow"),
-        ] {
-            let error = command_error(&Error::new(ErrorKind::Unknown, reply));
-            assert_eq!(error.code(), expected, "{reply}");
-            assert!(!error.outcome_unknown(), "{reply}");
-            assert!(
-                error
-                    .source()
-                    .is_some_and(<dyn std::error::Error>::is::<Error>)
-            );
-        }
-    }
-
-    #[test]
-    fn what_can_fail_in_the_middle_of_a_script_is_of_unknown_outcome() {
-        for (expected, reply) in [
-            (
-                AuthFailed,
-                "ERR The user executing the script can't run this command or subcommand script: abc",
-            ),
-            (
-                AuthFailed,
-                "ERR The user executing the script can't access at least one of the keys mentioned",
-            ),
-            (
-                Internal,
-                "ERR Error running script (call to f_abc): @user_script:3: attempt to index a nil value",
-            ),
-            (Internal, "ERR something new"),
-        ] {
-            let error = command_error(&Error::new(ErrorKind::Unknown, reply));
-            assert_eq!(error.code(), expected, "{reply}");
-            assert!(error.outcome_unknown(), "{reply}");
-        }
-    }
-
-    #[test]
-    fn a_cluster_that_goes_down_leaves_what_was_in_flight_unknown() {
-        let error = command_error(&Error::new(
-            ErrorKind::Cluster,
-            "CLUSTERDOWN The cluster is down",
-        ));
-        assert_eq!(error.code(), ServiceUnavailable);
-        assert!(error.outcome_unknown());
-    }
-
-    #[test]
-    fn every_kind_of_the_driver_has_its_code() {
-        for (expected, unknown, kind) in [
-            (ServiceUnavailable, false, ErrorKind::Canceled),
-            (ServiceUnavailable, true, ErrorKind::IO),
-            (ServiceUnavailable, true, ErrorKind::Routing),
-            (ServiceUnavailable, true, ErrorKind::Cluster),
-            (ServiceUnavailable, true, ErrorKind::Sentinel),
-            (ServiceUnavailable, true, ErrorKind::Unknown),
-            (NetworkTimeout, true, ErrorKind::Timeout),
-            (RateLimited, false, ErrorKind::Backpressure),
-            (AuthFailed, false, ErrorKind::Auth),
-            (InvalidArgument, false, ErrorKind::Url),
-            (InvalidArgument, false, ErrorKind::Config),
-            (InvalidArgument, false, ErrorKind::InvalidArgument),
-            (InvalidArgument, false, ErrorKind::InvalidCommand),
-            (Internal, true, ErrorKind::Protocol),
-            (Internal, true, ErrorKind::Parse),
-            (Internal, true, ErrorKind::NotFound),
-        ] {
-            let name = format!("{kind:?}");
-            let error = command_error(&Error::new(kind, "Something went wrong."));
-            assert_eq!(error.code(), expected, "{name}");
-            assert_eq!(error.outcome_unknown(), unknown, "{name}");
-        }
-    }
-
-    #[test]
-    fn nothing_of_connecting_is_of_unknown_outcome() {
-        let error = connect_error(&Error::new(ErrorKind::IO, "Connection refused"));
-        assert_eq!(error.code(), ServiceUnavailable);
-        assert!(!error.outcome_unknown());
-        assert_eq!(error.operation(), Some(Operation::Setup));
-    }
-
-    #[test]
-    fn arguments_that_redis_quotes_are_not_shown() {
-        let reply =
-            "ERR unknown command 'EVALSHA', with args beginning with: 'abc' '3' 'syncguard:sec";
-        let error = command_error(&Error::new(ErrorKind::Unknown, reply));
-        let shown = format!("{error} {error:?}");
-        assert!(shown.contains("unknown command"), "{shown}");
-        assert!(!shown.contains("syncguard:sec"), "{shown}");
-    }
-}
+mod tests;

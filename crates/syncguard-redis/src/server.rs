@@ -183,13 +183,20 @@ impl Server {
 
     fn failing_persistence(&self) -> Option<Finding> {
         let failed = |field| self.info(field) == Some("err");
-        // Without save points, a snapshot that somebody asked for has failed.
-        let snapshots = self.config("save") != Some("");
-        let fails =
-            failed("aof_last_write_status") || failed("rdb_last_bgsave_status") && snapshots;
-        fails.then(|| {
+        // Without save points, a snapshot that somebody asked for has failed: writes go on.
+        let of_a_snapshot = match self.config("save") {
+            Some("") => None,
+            Some(_) => Some(Severity::Error),
+            None => Some(Severity::Warning),
+        };
+        let severity = if failed("aof_last_write_status") {
+            Some(Severity::Error)
+        } else {
+            of_a_snapshot.filter(|_| failed("rdb_last_bgsave_status"))
+        };
+        severity.map(|severity| {
             Finding::new(
-                Severity::Error,
+                severity,
                 "redis-persistence-failing",
                 "the server cannot write its data to disk; by default it refuses writes then, \
                  with MISCONF",
@@ -221,7 +228,7 @@ impl Server {
         }
         policy.starts_with("volatile-").then(|| {
             let (severity, when) = if limited {
-                (Severity::Warning, "when memory is full")
+                (Severity::Error, "when memory is full")
             } else {
                 (Severity::Info, "once it has a `maxmemory`")
             };
@@ -350,6 +357,23 @@ mod tests {
                 if old { expected } else { vec![] },
                 "{version}"
             );
+        }
+    }
+
+    #[test]
+    fn a_snapshot_that_failed_is_no_error_unless_writes_are_known_to_depend_on_it() {
+        let text = HEALTHY.replace("bgsave_status:ok", "bgsave_status:err");
+        for (save, expected) in [
+            (Some("900 1"), Some(Severity::Error)),
+            (Some(""), None),
+            (None, Some(Severity::Warning)),
+        ] {
+            let mut server = Server::parse(&text);
+            server
+                .config
+                .extend(save.map(|save| ("save", save.to_owned())));
+            let expected = expected.map(|severity| (severity, "redis-persistence-failing"));
+            assert_eq!(codes(&server), Vec::from_iter(expected), "{save:?}");
         }
     }
 

@@ -35,6 +35,7 @@ mod redis_sentinel;
 mod resp;
 mod server;
 mod slot;
+mod texts;
 
 use std::sync::OnceLock;
 
@@ -51,6 +52,7 @@ pub use crate::redis::{RedisServer, shared_redis_url};
 pub use crate::redis_cluster::RedisCluster;
 pub use crate::redis_sentinel::RedisSentinel;
 pub use crate::server::Server;
+pub use crate::texts::texts;
 
 /// The address in an environment variable, or that of a server started once for this process.
 ///

@@ -3,10 +3,13 @@
 SELECT class.oid::bigint AS id,
        class.relpersistence <> 'p' AS unlogged,
        row_security_active(class.oid) AS row_security,
-       coalesce(array_to_string(class.reloptions, ' '), '') LIKE '%fillfactor=%' AS fillfactor,
+       EXISTS (SELECT FROM pg_options_to_table(class.reloptions)
+               WHERE option_name = 'fillfactor' AND option_value::integer < 100) AS fillfactor,
        has_schema_privilege(class.relnamespace, 'USAGE') AS usage,
        array(SELECT privilege FROM unnest($3::text[]) AS privilege
-             WHERE NOT has_table_privilege(class.oid, privilege)) AS missing
+             -- A row can only be deleted as a whole; all else can be granted by columns.
+             WHERE NOT CASE privilege WHEN 'DELETE' THEN has_table_privilege(class.oid, privilege)
+                       ELSE has_any_column_privilege(class.oid, privilege) END) AS missing
 FROM pg_class AS class JOIN pg_namespace AS schema ON schema.oid = class.relnamespace
 WHERE class.relname = $2 AND class.relkind IN ('r', 'p')
   AND (schema.nspname = $1 OR $1 IS NULL AND pg_table_is_visible(class.oid))

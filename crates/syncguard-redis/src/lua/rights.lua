@@ -12,12 +12,17 @@ local calls = {
   {'GET', lock}, {'GET', index}, {'SET', lock, ''}, {'SET', index, ''}, {'DEL', lock, index},
   {'INCR', fence}, {'DECR', fence}, {'PEXPIREAT', index, '1'}, {'TIME'},
 }
+-- As 7.0 has it, and later versions and Valkey.
+local refusals = {'user executing the script', 'ACL failure in script', 'NOPERM'}
 local denied = {}
 for _, call in ipairs(calls) do
   local answer = redis.pcall(unpack(call))
   local reason = type(answer) == 'table' and answer.err
-  if reason and (string.find(reason, 'user executing the script') or string.find(reason, 'NOPERM')) then
-    denied[#denied + 1] = call[1]
+  for _, refusal in ipairs(refusals) do
+    if reason and string.find(reason, refusal, 1, true) then
+      denied[#denied + 1] = call[1]
+      break
+    end
   end
 end
 return denied

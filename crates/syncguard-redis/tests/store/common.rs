@@ -10,6 +10,21 @@ use syncguard_redis::fred::types::{ClusterHash, CustomCommand, FromValue, Value}
 use syncguard_redis::{RedisBackend, RedisStore};
 use syncguard_testkit::RedisServer;
 
+/// What the documentation asks for, on the default prefix.
+pub(crate) const DOCUMENTED_RIGHTS: [&str; 11] = [
+    "~syncguard:*",
+    "-@all",
+    "+eval",
+    "+evalsha",
+    "+get",
+    "+set",
+    "+del",
+    "+incr",
+    "+decr",
+    "+pexpireat",
+    "+time",
+];
+
 /// A connection that sends any command.
 #[derive(Clone)]
 pub(crate) struct Raw(Client);

@@ -7,7 +7,7 @@ use syncguard_conformance::{Harness as _, Report, RunOptions, run};
 use syncguard_testkit::{RedisCluster, RedisServer};
 
 use crate::cluster::ClusterHarness;
-use crate::common::Raw;
+use crate::common::{DOCUMENTED_RIGHTS, Raw};
 use crate::harness::RedisHarness;
 
 const PASSWORD: &str = "correct-horse";
@@ -15,25 +15,21 @@ const PASSWORD: &str = "correct-horse";
 /// A user with the documented rights on a prefix.
 async fn create_user(admin: &Raw, pattern: &str, further: &[&str]) {
     let password = format!(">{PASSWORD}");
-    let documented = [
-        "ACL",
-        "SETUSER",
-        "locker",
-        "on",
-        &password,
-        pattern,
-        "-@all",
-        "+eval",
-        "+evalsha",
-        "+get",
-        "+set",
-        "+del",
-        "+incr",
-        "+decr",
-        "+pexpireat",
-        "+time",
-    ];
-    admin.run::<()>(&[&documented[..], further].concat()).await;
+    let mut user = vec!["ACL", "SETUSER", "locker", "on", &password, pattern];
+    user.extend(
+        DOCUMENTED_RIGHTS
+            .into_iter()
+            .filter(|right| !right.starts_with('~')),
+    );
+    user.extend(further);
+    admin.run::<()>(&user).await;
+}
+
+#[test]
+fn the_documented_rights_are_those_that_are_tested() {
+    let rights = format!(" {}\n", DOCUMENTED_RIGHTS.join(" "));
+    let operations = include_str!("../../../../docs/operations.md");
+    assert!(operations.contains(&rights), "{rights}");
 }
 
 async fn suite(url: &str) -> Report {

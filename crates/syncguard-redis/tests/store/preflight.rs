@@ -6,7 +6,7 @@ use syncguard_core::{ErrorCode, Finding, Preflight as _, Severity, acquire};
 use syncguard_redis::{RedisBackend, RedisOptions, RedisStore};
 use syncguard_testkit::{RedisCluster, RedisServer};
 
-use crate::common::{Raw, eventually};
+use crate::common::{DOCUMENTED_RIGHTS as DOCUMENTED, Raw, eventually};
 
 const ERROR: Severity = Severity::Error;
 const WARNING: Severity = Severity::Warning;
@@ -14,20 +14,6 @@ const INFO: Severity = Severity::Info;
 
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 const PASSWORD: &str = "correct-horse";
-/// What the crate's documentation asks for, on the default prefix.
-const DOCUMENTED: [&str; 11] = [
-    "~syncguard:*",
-    "-@all",
-    "+eval",
-    "+evalsha",
-    "+get",
-    "+set",
-    "+del",
-    "+incr",
-    "+decr",
-    "+pexpireat",
-    "+time",
-];
 
 async fn findings_at(url: &str) -> Vec<Finding> {
     let backend = RedisBackend::new(RedisStore::connect(url).await.unwrap());
@@ -105,7 +91,7 @@ async fn eviction() {
         ("allkeys-lru", "100mb", (ERROR, "redis-evicts-fences")),
         ("allkeys-random", "100mb", (ERROR, "redis-evicts-fences")),
         ("allkeys-lfu", "0", (WARNING, "redis-evicts-fences")),
-        ("volatile-lru", "100mb", (WARNING, "redis-evicts-locks")),
+        ("volatile-lru", "100mb", (ERROR, "redis-evicts-locks")),
         ("volatile-ttl", "0", (INFO, "redis-evicts-locks")),
     ] {
         let arguments = ["--maxmemory-policy", policy, "--maxmemory", memory];
@@ -203,6 +189,39 @@ async fn each_right_that_is_missing() {
         assert!(found.ends_with(&named), "without {missing}: {found}");
         assert!(findings[0].fix().contains("~syncguard:* +eval"));
         assert!(!format!("{findings:?}").contains(PASSWORD));
+    }
+}
+
+#[tokio::test]
+async fn a_right_is_missing_in_whichever_words_a_server_says_so() {
+    let server = RedisServer::start_durable().unwrap();
+    let raw = Raw::connect(&server.url()).await;
+    let script = include_str!("../../src/lua/rights.lua");
+    let (first, rest) = script.split_once('\n').unwrap();
+    for (reason, denied) in [
+        (
+            "ERR The user executing the script can't run this command",
+            9,
+        ),
+        (
+            "ERR ACL failure in script: User x has no permissions to run the 'set' command",
+            9,
+        ),
+        (
+            "ERR ACL failure in script: No permissions to access a key",
+            9,
+        ),
+        ("NOPERM No permissions to access a key", 9),
+        (
+            "ERR Write commands are not allowed from read-only scripts.",
+            0,
+        ),
+    ] {
+        let refuse =
+            format!("local redis = {{pcall = function() return {{err = [[{reason}]]}} end}}");
+        let script = format!("{first}\n{refuse}\n{rest}");
+        let names: Vec<String> = raw.run(&["EVAL", &script, "0", "l", "i", "f"]).await;
+        assert_eq!(names.len(), denied, "{reason}: {names:?}");
     }
 }
 

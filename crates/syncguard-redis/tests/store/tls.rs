@@ -11,9 +11,7 @@ use syncguard_redis::fred::clients::Client;
 use syncguard_redis::fred::interfaces::ClientLike as _;
 use syncguard_redis::fred::types::config::{Config, TlsConnector};
 use syncguard_redis::{RedisBackend, RedisOptions, RedisStore};
-use syncguard_testkit::{PrivateCa, RedisServer};
-
-use crate::access::texts;
+use syncguard_testkit::{PrivateCa, RedisServer, texts};
 
 /// What an application does that has a private authority.
 fn trusting(ca: &PrivateCa) -> TlsConnector {

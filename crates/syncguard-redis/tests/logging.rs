@@ -1,0 +1,65 @@
+//! What the driver logs. A binary of its own: a logger is the whole process's.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use syncguard_core::acquire;
+use syncguard_redis::{RedisBackend, RedisOptions, RedisStore};
+use syncguard_testkit::{RedisServer, texts};
+
+/// What was logged, by the driver too.
+struct Log(Mutex<String>);
+
+impl log::Log for Log {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let line = format!("{} {}\n", record.target(), record.args());
+        self.0.lock().unwrap().push_str(&line);
+    }
+
+    fn flush(&self) {}
+}
+
+#[tokio::test]
+async fn a_password_that_is_percent_encoded_is_in_no_text_and_no_log() {
+    static LOG: Log = Log(Mutex::new(String::new()));
+    log::set_logger(&LOG).unwrap();
+    log::set_max_level(log::LevelFilter::Trace);
+    let (encoded, decoded) = ("pass%20w%40rd%2F%23", "pass w@rd/#");
+    let no_password = |text: &str| {
+        for secret in [encoded, decoded] {
+            assert!(!text.contains(secret), "{text}");
+        }
+    };
+    let server = RedisServer::start_with(&["--requirepass", decoded]).unwrap();
+    let port = server.port();
+    for url in [
+        format!("redis://nobody:{encoded}@127.0.0.1:{port}"),
+        format!("redis://:{encoded}x@127.0.0.1:{port}"),
+        format!("redis://:{encoded}@127.0.0.1:1"),
+        format!("redis://:{encoded}@host:port"),
+        format!("redis://:{encoded}@127.0.0.1:{port}/{encoded}"),
+        format!("redis://:{encoded}@127.0.0.1:{port}/99"),
+        format!("redis://:{encoded}%FF@127.0.0.1:{port}"),
+        format!("redis-sentinel://:{encoded}@127.0.0.1:{port}?sentinelServiceName=locks"),
+        format!("redis-cluster://:{encoded}@127.0.0.1:{port}"),
+        format!("redis://{decoded}"),
+        decoded.to_owned(),
+    ] {
+        let options = RedisOptions::new().with_timeout(Duration::from_secs(2));
+        let error = RedisStore::connect_with(&url, options).await.unwrap_err();
+        no_password(&texts(&error));
+    }
+    let url = format!("redis://:{encoded}@127.0.0.1:{port}/3");
+    let backend = RedisBackend::new(RedisStore::connect(&url).await.unwrap());
+    let guard = acquire(&backend, "k", Duration::from_secs(60)).await;
+    let guard = guard.unwrap().unwrap();
+    no_password(&format!("{backend:?} {backend:#?} {guard:?}"));
+    assert!(guard.release().await.unwrap().is_released());
+    let log = LOG.0.lock().unwrap().clone();
+    assert!(log.contains("fred"), "the driver does log: {log}");
+    no_password(&log);
+}
