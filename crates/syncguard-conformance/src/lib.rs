@@ -43,7 +43,9 @@
 //! - Nothing is wiped, and every case uses keys of a random namespace: the store may be shared, in
 //!   use, and under several runs at once. Only the keys `.` and `..` are taken bare, for a moment.
 //! - Cases run side by side. Many sleep through an expiry, so a run takes the time of the longest
-//!   rather than the sum; with eight at once, well under a minute on a store nearby.
+//!   rather than the sum; with eight at once, well under a minute on a store nearby. [`run()`] does that; the tests of
+//!   [`suite!`] run as many at once as the machine has cores, unless told:
+//!   `cargo test -- --test-threads=8`.
 //! - The machine may be slow. "Before the expiry" is claimed only of answers that came in time by
 //!   the local monotonic clock, else the case tries again with a longer TTL. The store's clock and
 //!   the client's are never compared.
@@ -82,7 +84,8 @@
 //! ```
 //!
 //! ```json
-//! {"passed": 1, "failed": 0, "skipped": 0,
+//! {"backend": "memory", "supports_fencing": true, "time_authority": "server",
+//!  "suite_version": "0.1.0", "passed": 1, "failed": 0, "skipped": 0,
 //!  "cases": [{"name": "release::again_it_is_not_held", "clauses": ["R2"],
 //!             "status": "passed", "ms": 3}]}
 //! ```

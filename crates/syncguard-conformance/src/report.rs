@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use syncguard_core::{Capabilities, TimeAuthority};
 
 /// How a case ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -55,6 +56,14 @@ pub struct CaseReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
+    /// The backend's name. `None`, as the next two, if no client could be made.
+    pub backend: Option<&'static str>,
+    /// Whether its grants carry fences.
+    pub supports_fencing: Option<bool>,
+    /// Whose clock decides: `server` or `client`.
+    pub time_authority: Option<&'static str>,
+    /// The version of this suite.
+    pub suite_version: &'static str,
     /// How many cases passed.
     pub passed: usize,
     /// How many failed.
@@ -66,9 +75,16 @@ pub struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(cases: Vec<CaseReport>) -> Self {
+    pub(crate) fn new(backend: Option<Capabilities>, cases: Vec<CaseReport>) -> Self {
         let count = |status| cases.iter().filter(|case| case.status == status).count();
         Self {
+            backend: backend.map(|backend| backend.backend),
+            supports_fencing: backend.map(|backend| backend.supports_fencing),
+            time_authority: backend.map(|backend| match backend.time_authority {
+                TimeAuthority::Server => "server",
+                TimeAuthority::Client => "client",
+            }),
+            suite_version: env!("CARGO_PKG_VERSION"),
             passed: count(Status::Passed),
             failed: count(Status::Failed),
             skipped: count(Status::Skipped),

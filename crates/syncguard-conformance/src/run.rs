@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use syncguard_core::{Capabilities, LockBackend as _};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::registry::{Case, registry};
@@ -115,7 +116,11 @@ pub async fn run<H: Harness>(harness: Arc<H>, options: RunOptions) -> Report {
         .collect()
         .await;
     done.sort_by_key(|(index, _)| *index);
-    Report::new(done.into_iter().map(|(_, report)| report).collect())
+    let backend = describe(harness, options.case_timeout).await;
+    Report::new(
+        backend,
+        done.into_iter().map(|(_, report)| report).collect(),
+    )
 }
 
 async fn report_on<H: Harness>(case: Case<H>, harness: Arc<H>, timeout: Duration) -> CaseReport {
@@ -138,6 +143,16 @@ async fn report_on<H: Harness>(case: Case<H>, harness: Arc<H>, timeout: Duration
     }
 }
 
+/// What a backend says of itself, if a client of it can be made.
+async fn describe<H: Harness>(harness: Arc<H>, timeout: Duration) -> Option<Capabilities> {
+    let mut task = AbortOnDrop(tokio::spawn(async move {
+        let client = harness.connect().await.ok()?;
+        Some(client.capabilities())
+    }));
+    let described = tokio::time::timeout(timeout, &mut task.0).await;
+    described.ok()?.ok().flatten()
+}
+
 /// Awaits a case on a task of its own, and makes failures of its panics and of its hanging.
 pub(crate) async fn settle(
     case: impl Future<Output = CaseResult> + Send + 'static,
@@ -154,9 +169,9 @@ pub(crate) async fn settle(
     }
 }
 
-struct AbortOnDrop(JoinHandle<CaseResult>);
+struct AbortOnDrop<T>(JoinHandle<T>);
 
-impl Drop for AbortOnDrop {
+impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }

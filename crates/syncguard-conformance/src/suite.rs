@@ -47,7 +47,8 @@ macro_rules! __suite_tests {
                 #[test]
                 fn $case() {
                     $crate::__run_test(
-                        concat!(stringify!($group), "::", stringify!($case)),
+                        concat!(module_path!(), "::", stringify!($case)),
+                        &[$(stringify!($clause)),+],
                         async { $harness },
                         $crate::cases::$group::$case,
                     );
@@ -63,8 +64,12 @@ macro_rules! __suite_tests {
 /// If the case fails: it is the body of a test.
 #[doc(hidden)]
 #[expect(clippy::expect_used, clippy::panic, reason = "the body of a test")]
-pub fn __run_test<H, C>(name: &str, harness: impl Future<Output = H>, case: fn(Bench<H>) -> C)
-where
+pub fn __run_test<H, C>(
+    name: &str,
+    clauses: &[&str],
+    harness: impl Future<Output = H>,
+    case: fn(Bench<H>) -> C,
+) where
     H: Harness,
     C: Future<Output = CaseResult> + Send + 'static,
 {
@@ -83,6 +88,6 @@ where
         Ok(Outcome::Skipped(reason)) => {
             let _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
         }
-        Err(failure) => panic!("{name}: {failure}"),
+        Err(failure) => panic!("{name} [{}]: {failure}", clauses.join(" ")),
     }
 }

@@ -52,6 +52,8 @@ async fn the_json_has_the_published_shape() {
     assert_eq!(
         json,
         json!({
+            "backend": "memory", "supports_fencing": true, "time_authority": "server",
+            "suite_version": env!("CARGO_PKG_VERSION"),
             "passed": 1, "failed": 0, "skipped": 0,
             "cases": [{
                 "name": "release::again_it_is_not_held",
