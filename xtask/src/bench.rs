@@ -16,12 +16,10 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Done {
     let mut selection = vec!["--quiet", "--package", "syncguard-bench"];
-    // Figures of another build mean nothing; a quick run is not about figures.
-    if !options
-        .arguments
-        .iter()
-        .any(|argument| argument == "--quick")
-    {
+    // Figures of another build mean nothing; these are not about figures.
+    let plain = ["--quick", "--help", "-h"];
+    let is_plain = |argument: &OsString| plain.iter().any(|it| argument == it);
+    if !options.arguments.iter().any(is_plain) {
         selection.push("--release");
     }
     announced("build the bench", || {

@@ -83,9 +83,9 @@ pub(crate) fn run(options: &Options) -> Done {
         for option in deployment.options.given() {
             ensure!(
                 backend.options.contains(&option),
-                "{} has no {option}; its options are {:?}",
+                "{} has no {option}; its options are: {}",
                 backend.name,
-                backend.options
+                backend.options.join(", ")
             );
         }
     }
@@ -112,7 +112,9 @@ pub(crate) fn run(options: &Options) -> Done {
 type Asked = (&'static Backend, Deployment);
 
 fn named(url: &str, options: &StoreOptions) -> Result<Asked> {
-    let (scheme, _) = url.split_once("://").context("a URL has a `://`")?;
+    let (scheme, _) = url
+        .split_once("://")
+        .context("a URL has a `://`, as in redis://localhost:6379 or memory://")?;
     let base = scheme.split(['-', '+']).next().unwrap_or(scheme);
     let backend = BACKENDS
         .iter()
@@ -120,9 +122,9 @@ fn named(url: &str, options: &StoreOptions) -> Result<Asked> {
         .with_context(|| {
             let schemes: Vec<_> = BACKENDS
                 .iter()
-                .flat_map(|backend| backend.schemes)
+                .flat_map(|backend| backend.schemes.iter().copied())
                 .collect();
-            format!("a store's URL begins with one of {schemes:?}")
+            format!("a store's URL begins with one of {}", schemes.join(", "))
         })?;
     let (url, options) = (url.to_owned(), options.clone());
     Ok((backend, Deployment { url, options }))

@@ -156,7 +156,7 @@ impl Policy {
             LockError::new(
                 ErrorCode::NetworkTimeout,
                 format!(
-                    "{} background releases were still pending",
+                    "background releases still pending: {}; the TTL ends those that never succeed",
                     self.background.len()
                 ),
             )

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::{Connection as _, PgPool};
 use syncguard_core::{LockError, Operation};
 use url::Url;
@@ -25,6 +25,11 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
 const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 
 const CLEANUP_INTERVAL_MS: i64 = 1_000;
+
+/// After that time, one more attempt, to learn what is wrong.
+const LAST_ATTEMPT: Duration = Duration::from_secs(1);
+
+const SCHEMES: [&str; 2] = ["postgres", "postgresql"];
 
 /// What the driver knows in a URL, besides `options[...]`.
 const PARAMETERS: [&str; 18] = [
@@ -84,8 +89,8 @@ impl PostgresStore {
     ///
     /// # Errors
     /// `InvalidArgument` for options or a URL that cannot work or has a parameter that the driver does
-    /// not know, `AuthFailed` if the server refuses
-    /// the credentials, `ServiceUnavailable` if it cannot be reached within 4 s.
+    /// not know, `AuthFailed` if the server refuses the credentials, `ServiceUnavailable` if it
+    /// cannot be reached within 4 s; what the last attempt came to is its source.
     ///
     /// # Cancel safety
     /// Safe: a connection that was under way is closed.
@@ -94,7 +99,7 @@ impl PostgresStore {
         let connecting = |error| {
             map(error, Stage::Connecting { exhausted: false }).with_operation(Operation::Setup)
         };
-        refuse_unknown_parameters(url)?;
+        check_url(url)?;
         let mut target = PgConnectOptions::from_str(url).map_err(connecting)?;
         if settings.transaction_pooler {
             // PgBouncer refuses clients that set this, unless it is told otherwise.
@@ -112,10 +117,15 @@ impl PostgresStore {
                     Ok(true)
                 })
             })
-            .connect_with(target)
-            .await
-            .map_err(connecting)?;
-        Ok(Self::new(pool, settings))
+            .connect_with(target.clone())
+            .await;
+        match pool {
+            Ok(pool) => Ok(Self::new(pool, settings)),
+            Err(error @ sqlx::Error::PoolTimedOut) => {
+                Err(connecting(why_none_opened(&target).await.unwrap_or(error)))
+            }
+            Err(error) => Err(connecting(error)),
+        }
     }
 
     /// Uses the application's own pool. Nothing is sent yet.
@@ -190,13 +200,27 @@ impl PostgresStore {
     }
 }
 
-/// The driver logs parameters that it does not know, with their values: a password among them, if
-/// its name is misspelt.
-fn refuse_unknown_parameters(url: &str) -> Result<(), LockError> {
+/// What keeps connections from opening. The pool tries until its time is up, and does not say.
+async fn why_none_opened(target: &PgConnectOptions) -> Option<sqlx::Error> {
+    let attempt = PgConnection::connect_with(target);
+    match tokio::time::timeout(LAST_ATTEMPT, attempt).await {
+        Ok(Err(error)) => Some(error),
+        // It has come back a moment too late; that it was away is still the answer.
+        Ok(Ok(_)) | Err(_) => None,
+    }
+}
+
+fn check_url(url: &str) -> Result<(), LockError> {
     // What is no URL, the driver says.
     let Ok(url) = Url::parse(url) else {
         return Ok(());
     };
+    if !SCHEMES.contains(&url.scheme()) {
+        let message = "a PostgreSQL URL begins with postgres:// or postgresql://";
+        return Err(LockError::invalid_argument(message).with_operation(Operation::Setup));
+    }
+    // The driver logs parameters that it does not know, with their values: a password among them,
+    // if its name is misspelt.
     let mut names = url.query_pairs().map(|(name, _)| name);
     if names.all(|name| name.starts_with("options[") || PARAMETERS.contains(&name.as_ref())) {
         return Ok(());

@@ -250,11 +250,26 @@ async fn wrong_credentials_are_auth_failed_and_the_password_is_in_no_text() {
         "",
         "not a url",
         "postgres://x:hunter2-secret@127.0.0.1:port/x",
+        "redis://x:hunter2-secret@127.0.0.1:6379",
+        "http://hunter2-secret/",
     ] {
         let error = PostgresStore::connect(url).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument);
         assert!(!format!("{error} {error:?}").contains(secret));
     }
+}
+
+#[tokio::test]
+async fn where_no_connection_opens_the_source_tells_why() {
+    // A port that was free a moment ago.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let url = format!("postgres://app@127.0.0.1:{port}/app");
+    let error = PostgresStore::connect(&url).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
+    let texts = syncguard_testkit::texts(&error);
+    assert!(texts.contains("refused"), "{texts}");
 }
 
 #[tokio::test]
