@@ -105,6 +105,8 @@ fn launch(slot: &Slot, rules: Option<&Path>) -> Result<Process> {
     // What the emulator's own launcher runs, without a shell in between.
     let mut command = command(java, None)?;
     command
+        // The default collector has threads of its own, for which a small machine has no cores.
+        .args(["-XX:+UseSerialGC", "-Xms512m"])
         .args(["-Duser.language=en", "-cp"])
         .arg(install::FIRESTORE.find()?)
         .arg("com.google.cloud.datastore.emulator.firestore.CloudFirestore")

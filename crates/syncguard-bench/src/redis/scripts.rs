@@ -54,7 +54,8 @@ pub(crate) fn script(flavour: Flavour, call: Call) -> Script {
     let judging = |body: &str| {
         // As the backend does it. `Limit` fails if the server knows no such script.
         let limits = format!("local TOLERANCE_MS, FENCE_MAX = {TIME_TOLERANCE_MS}, {FENCE_MAX}\n");
-        Script::new(&(limits + ours!("lock.lua") + body))
+        let body = body.replace("--- lock.lua\n", ours!("lock.lua"));
+        Script::new(&(limits + &body))
     };
     match (flavour, call) {
         (Flavour::Ours, Call::Acquire | Call::Refusal) => judging(ours!("acquire.lua")),
