@@ -5,11 +5,8 @@
 //! therefore cannot stop a server or break a connection. The testkit has the means, here are the
 //! cases.
 //!
-//! A backend says how its server is started and reached, by a [`Target`], and writes one line:
-//!
-//! ```ignore
-//! syncguard_faults::suite!(Redis);
-//! ```
+//! A backend says how its server is started and reached, by a [`Target`], and writes one line,
+//! `syncguard_faults::suite!(Redis);`.
 //!
 //! Faults are the network's own wherever they can be. Those that have to strike some calls of a
 //! client and spare others are made by [`Watched`], around the real store.
