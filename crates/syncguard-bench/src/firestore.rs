@@ -9,7 +9,7 @@ use syncguard_testkit::{FirestoreEmulator, install};
 
 use crate::drive::Sample;
 use crate::machine::locked_version;
-use crate::report::{Comparison, Load, Measured, StoreReport, Target};
+use crate::report::{Comparison, Measured, StoreReport, Target};
 use crate::workload::{OPERATIONS, Operation, measure_on};
 use crate::{Settings, handover, tell, workload};
 
@@ -84,28 +84,10 @@ async fn load(
         limits.push(bare::measure(host, operation, tasks, settings.span).await?);
     }
     let (ours, limit) = (Sample::median(&ours), Sample::median(&limits));
+    let limits = Measured::rows(operation, &limit);
+    report.add_load(operation, tasks, &ours, limits);
     if operation != Operation::Pair {
-        let operation = operation.name();
-        let (ours, limit) = (Measured::single(&ours), Measured::single(&limit));
-        report.load.push(Load {
-            operation,
-            tasks,
-            ours,
-            limit,
-        });
         return Ok(());
-    }
-    let names = [operation.name(), "acquire", "release"];
-    let pairs = Measured::pair(&ours)
-        .into_iter()
-        .zip(Measured::pair(&limit));
-    for (operation, (ours, limit)) in names.into_iter().zip(pairs) {
-        report.load.push(Load {
-            operation,
-            tasks,
-            ours,
-            limit,
-        });
     }
     let beside = |unit, ours, other, target| {
         let name = format!("acquire and release, {tasks} tasks");

@@ -9,7 +9,7 @@ use syncguard_core::LockId;
 use syncguard_memory::MemoryBackend;
 
 use crate::drive::{Sample, Stopwatch, Worker, drive};
-use crate::report::{Comparison, Load, Measured, StoreReport};
+use crate::report::{Comparison, Measured, StoreReport};
 use crate::workload::{OPERATIONS, Operation, key_text};
 use crate::{Settings, handover, tell, workload};
 
@@ -40,7 +40,7 @@ async fn all(settings: &Settings) -> Result<StoreReport> {
                 }
             }
             let ours = Sample::median(&ours);
-            let rows = if operation == Operation::Pair {
+            let limits = if operation == Operation::Pair {
                 let limit = Sample::median(&limits);
                 report.comparisons.push(Comparison::new(
                     format!("client CPU of a pair, {tasks} tasks"),
@@ -49,28 +49,11 @@ async fn all(settings: &Settings) -> Result<StoreReport> {
                     ("a map behind a mutex", limit.cpu_us),
                     None,
                 ));
-                let names = [operation.name(), "acquire", "release"];
-                let pairs = Measured::pair(&ours)
-                    .into_iter()
-                    .zip(Measured::pair(&limit));
-                let rows = names.into_iter().zip(pairs);
-                rows.map(|(name, (ours, limit))| (name, ours, limit))
-                    .collect()
+                Measured::rows(operation, &limit)
             } else {
-                vec![(
-                    operation.name(),
-                    Measured::single(&ours),
-                    Measured::default(),
-                )]
+                vec![Measured::default()]
             };
-            for (operation, ours, limit) in rows {
-                report.load.push(Load {
-                    operation,
-                    tasks,
-                    ours,
-                    limit,
-                });
-            }
+            report.add_load(operation, tasks, &ours, limits);
         }
     }
     tell("hand-over");

@@ -11,7 +11,7 @@ use syncguard_testkit::{PostgresServer, install};
 
 use crate::drive::Sample;
 use crate::machine::{locked_version, version_of};
-use crate::report::{Comparison, Load, Measured, StoreReport, Target};
+use crate::report::{Comparison, Measured, StoreReport, Target};
 use crate::workload::{OPERATIONS, Operation};
 use crate::{Settings, handover, tell, workload};
 
@@ -104,35 +104,10 @@ impl Bench<'_> {
             }
         }
         let (ours, limit) = (Sample::median(&ours), Sample::median(&limits));
-        let single = operation != Operation::Pair;
-        let rows: Vec<_> = if single {
-            vec![(
-                operation.name(),
-                Measured::single(&ours),
-                Measured::single(&limit),
-            )]
-        } else {
-            let names = [operation.name(), "acquire", "release"];
-            let pairs = Measured::pair(&ours)
-                .into_iter()
-                .zip(Measured::pair(&limit));
-            let rows = names.into_iter().zip(pairs);
-            rows.map(|(name, (ours, limit))| (name, ours, limit))
-                .collect()
-        };
-        for (operation, ours, limit) in rows {
-            let limit = Measured {
-                cpu_us: None,
-                ..limit
-            };
-            report.load.push(Load {
-                operation,
-                tasks,
-                ours,
-                limit,
-            });
-        }
-        if single {
+        let limits = Measured::rows(operation, &limit);
+        let limits = limits.into_iter().map(Measured::without_cpu);
+        report.add_load(operation, tasks, &ours, limits);
+        if operation != Operation::Pair {
             return Ok(());
         }
         let rate = ours.steps_per_second;

@@ -12,7 +12,7 @@ use syncguard_testkit::{RedisServer, install};
 
 use super::drive::Sample;
 use super::machine::{locked_version, version_of};
-use super::report::{Comparison, Load, Measured, StoreReport, Target};
+use super::report::{Comparison, Measured, StoreReport, Target};
 use super::workload::{OPERATIONS, Operation};
 use super::{Settings, handover, tell, workload};
 
@@ -107,28 +107,11 @@ impl Bench<'_> {
         }
         let (ours, limit) = (Sample::median(&ours), Sample::median(&limits));
         let tasks = self.tasks;
-        let mut add = |operation, ours, limit| {
-            report.load.push(Load {
-                operation,
-                tasks,
-                ours,
-                limit,
-            });
-        };
+        let limits = Measured::rows(operation, &limit);
+        let limits = limits.into_iter().map(Measured::without_cpu);
+        report.add_load(operation, tasks, &ours, limits);
         if operation != Operation::Pair {
-            add(
-                operation.name(),
-                Measured::single(&ours),
-                limited(Measured::single(&limit)),
-            );
             return Ok(());
-        }
-        let names = [operation.name(), "acquire", "release"];
-        let pairs = Measured::pair(&ours)
-            .into_iter()
-            .zip(Measured::pair(&limit));
-        for (name, (ours, limit)) in names.into_iter().zip(pairs) {
-            add(name, ours, limited(limit));
         }
         let most = self.settings.tasks.last() == Some(&tasks);
         let rate = ours.steps_per_second;
@@ -180,14 +163,6 @@ impl Bench<'_> {
             Operation::Lookup => limit.lookup(connection).await,
             Operation::Refusal => limit.refusal(connection).await,
         }
-    }
-}
-
-/// The limit is sent by another process, whose computing is not counted.
-fn limited(measured: Measured) -> Measured {
-    Measured {
-        cpu_us: None,
-        ..measured
     }
 }
 

@@ -9,6 +9,7 @@ use super::Settings;
 use super::drive::{Latency, Sample};
 use super::handover::Handover;
 use super::machine::{Machine, locked_version};
+use super::workload::Operation;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -50,8 +51,26 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
+    /// What a sample of an operation shows, row by row: those of a pair are its rate, and the latency
+    /// of either half.
+    pub(crate) fn rows(operation: Operation, sample: &Sample) -> Vec<Self> {
+        if operation == Operation::Pair {
+            Self::pair(sample).into()
+        } else {
+            vec![Self::single(sample)]
+        }
+    }
+
+    /// As of another program, whose CPU is not measured.
+    pub(crate) fn without_cpu(self) -> Self {
+        Self {
+            cpu_us: None,
+            ..self
+        }
+    }
+
     /// Steps of one operation each.
-    pub(crate) fn single(sample: &Sample) -> Self {
+    fn single(sample: &Sample) -> Self {
         Self {
             per_second: Some(sample.steps_per_second),
             latency: Some(sample.latencies[0]),
@@ -60,7 +79,7 @@ impl Measured {
     }
 
     /// Steps of two operations: their rate, and each one's latency.
-    pub(crate) fn pair(sample: &Sample) -> [Self; 3] {
+    fn pair(sample: &Sample) -> [Self; 3] {
         let latency = |kind: usize| Self {
             latency: Some(sample.latencies[kind]),
             ..Self::default()
@@ -189,6 +208,26 @@ impl fmt::Display for StoreReport {
 }
 
 impl StoreReport {
+    /// Adds what an operation by so many tasks came to, beside the rows of its limit.
+    pub(crate) fn add_load(
+        &mut self,
+        operation: Operation,
+        tasks: usize,
+        ours: &Sample,
+        limits: impl IntoIterator<Item = Measured>,
+    ) {
+        let names = [operation.name(), "acquire", "release"];
+        let rows = names.into_iter().zip(Measured::rows(operation, ours));
+        for ((operation, ours), limit) in rows.zip(limits) {
+            self.load.push(Load {
+                operation,
+                tasks,
+                ours,
+                limit,
+            });
+        }
+    }
+
     fn load_table(&self) -> Table {
         let mut table = Table::new(&[
             "operation",

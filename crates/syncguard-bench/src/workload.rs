@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use syncguard_core::{ExtendResult, LockId, LockKey, Lookup, ManagedBackend, Ttl};
 
+use super::Settings;
 use super::drive::{Sample, Stopwatch, Worker, drive};
 
 /// Long enough that nothing expires while it is measured.
@@ -61,6 +62,21 @@ pub(crate) async fn measure<B: ManagedBackend>(
     span: Duration,
 ) -> Result<Sample> {
     measure_on(std::slice::from_ref(backend), operation, tasks, span).await
+}
+
+/// Pairs per second of 16 tasks on either of two backends, which take turns: what slows the machine
+/// slows both.
+pub(crate) async fn pairs_side_by_side<B: ManagedBackend>(
+    sides: &[B],
+    settings: &Settings,
+) -> Result<[f64; 2]> {
+    let mut samples = [Vec::new(), Vec::new()];
+    for _ in 0..settings.repetitions {
+        for (backend, samples) in sides.iter().zip(&mut samples) {
+            samples.push(measure(backend, Operation::Pair, 16, settings.span).await?);
+        }
+    }
+    Ok(samples.map(|samples| Sample::median(&samples).steps_per_second))
 }
 
 /// Measures one operation by this many tasks, which share these clients.

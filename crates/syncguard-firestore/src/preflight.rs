@@ -27,30 +27,23 @@ impl Preflight for FirestoreStore {
             inquiry.denied("read documents", &status)?;
         }
         let by_id = inquiry.read(self.wire.find_by_lock_id(id.as_str())).await;
-        if let Err(status) = by_id {
-            if status.code() == Code::FailedPrecondition {
-                inquiry.findings.push(missing_index(
-                    Severity::Error,
-                    "firestore-index-missing",
-                    "lockId",
-                    "locks can be taken, and neither extended nor released",
-                ));
-            } else {
-                inquiry.denied("query locks", &status)?;
-            }
-        }
-        if let Err(status) = inquiry.read(self.wire.find_by_expiry(1)).await {
-            if status.code() == Code::FailedPrecondition {
-                inquiry.findings.push(missing_index(
-                    Severity::Warning,
-                    "firestore-expiry-index-missing",
-                    "expiresAtMs",
-                    "`purge_expired` fails, and locks of keys that are never used again stay",
-                ));
-            } else {
-                inquiry.denied("query locks", &status)?;
-            }
-        }
+        inquiry.queried(by_id, || {
+            missing_index(
+                Severity::Error,
+                "firestore-index-missing",
+                "lockId",
+                "locks can be taken, and neither extended nor released",
+            )
+        })?;
+        let by_expiry = inquiry.read(self.wire.find_by_expiry(1)).await;
+        inquiry.queried(by_expiry, || {
+            missing_index(
+                Severity::Warning,
+                "firestore-expiry-index-missing",
+                "expiresAtMs",
+                "`purge_expired` fails, and locks of keys that are never used again stay",
+            )
+        })?;
         inquiry.write().await?;
         Ok(inquiry.findings())
     }
@@ -97,6 +90,22 @@ impl<'a> Inquiry<'a> {
             self.skew_ms = skew_ms;
         }
         Ok(())
+    }
+
+    /// Notes that a query found no index, or no right.
+    fn queried(
+        &mut self,
+        answer: Result<(), Status>,
+        without_index: impl FnOnce() -> Finding,
+    ) -> Result<(), LockError> {
+        match answer {
+            Ok(()) => Ok(()),
+            Err(status) if status.code() == Code::FailedPrecondition => {
+                self.findings.push(without_index());
+                Ok(())
+            }
+            Err(status) => self.denied("query locks", &status),
+        }
     }
 
     /// Notes a right that is missing; anything else is a failure.

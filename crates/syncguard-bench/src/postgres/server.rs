@@ -7,7 +7,7 @@ use syncguard_postgres::PostgresOptions;
 use syncguard_testkit::PostgresServer;
 
 use super::{backend, connect, empty, rivals};
-use crate::drive::{Sample, median};
+use crate::drive::median;
 use crate::report::{Comparison, Target};
 use crate::workload::{self, Operation, TTL};
 use crate::{Settings, tell};
@@ -96,13 +96,7 @@ pub(crate) async fn scale(
         sides.push(backend);
     }
     tell(&format!("  {many} locks are in"));
-    let mut samples = [Vec::new(), Vec::new()];
-    for _ in 0..settings.repetitions {
-        for (backend, samples) in sides.iter().zip(&mut samples) {
-            samples.push(workload::measure(backend, Operation::Pair, 16, settings.span).await?);
-        }
-    }
-    let [few, many_held] = samples.map(|samples| Sample::median(&samples).steps_per_second);
+    let [few, many_held] = workload::pairs_side_by_side(&sides, settings).await?;
     let each = |size: f64| size / f64::from(many);
     let bytes = |what: &str, size: f64, target| {
         Comparison::new(what, "bytes", each(size), ("1 KiB", 1024.0), target)

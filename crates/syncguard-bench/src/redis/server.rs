@@ -9,9 +9,9 @@ use syncguard_testkit::RedisServer;
 
 use super::scripts::{CALLS, Call, Flavour, Names, script};
 use super::{connect, flush};
-use crate::drive::{Sample, median};
+use crate::drive::median;
 use crate::report::{Comparison, Target};
-use crate::workload::{self, Operation, TTL};
+use crate::workload::{self, TTL};
 use crate::{Settings, tell};
 
 /// Commands sent at once.
@@ -167,16 +167,10 @@ pub(crate) async fn scale(server: &RedisServer, settings: &Settings) -> Result<V
         sides.push(backend);
     }
     tell(&format!("  {many} locks are in"));
-    let mut samples = [Vec::new(), Vec::new()];
-    for _ in 0..settings.repetitions {
-        for (backend, samples) in sides.iter().zip(&mut samples) {
-            samples.push(workload::measure(backend, Operation::Pair, 16, settings.span).await?);
-        }
-    }
+    let [few, many_held] = workload::pairs_side_by_side(&sides, settings).await?;
     for backend in &sides {
         backend.get_ref().close().await;
     }
-    let [few, many_held] = samples.map(|samples| Sample::median(&samples).steps_per_second);
     Ok(vec![
         Comparison::new(
             format!("acquire and release beside {many} locks"),

@@ -63,12 +63,8 @@ pub async fn one_slow_renewal_does_not_lose_the_lease<T: Target>(fixture: Fixtur
             };
             if attempt == Attempt::Proved {
                 assert!(ended - renewal.began > ttl / 2, "it was not slow");
-                let released = guard.release().await.expect("an answer");
-                assert!(released.is_released());
-            } else {
-                drop(guard);
-                let _ = soon_taken(direct, &key, BEFORE_LONG).await;
             }
+            give_back(guard, direct, &key, &attempt).await;
             attempt
         }))
     });
@@ -107,16 +103,28 @@ pub async fn a_failed_renewal_is_tried_again<T: Target>(fixture: Fixture<T>) {
                 }
                 let done = store.extends(|answer| answer == Answer::Done);
                 assert!(!done.is_empty(), "it was not tried again");
-                let released = guard.release().await.expect("an answer");
-                assert!(released.is_released());
-            } else {
-                drop(guard);
-                let _ = soon_taken(direct, &key, BEFORE_LONG).await;
             }
+            give_back(guard, direct, &key, &attempt).await;
             attempt
         }))
     });
     join_all(all).await;
+}
+
+/// Releases what was kept, and waits until a key that was lost is free.
+async fn give_back<B: ManagedBackend<Fence = Fence>>(
+    guard: LockGuard<B>,
+    direct: &B,
+    key: &str,
+    attempt: &Attempt,
+) {
+    if *attempt == Attempt::Proved {
+        let released = guard.release().await.expect("an answer");
+        assert!(released.is_released());
+    } else {
+        drop(guard);
+        let _ = soon_taken(direct, key, BEFORE_LONG).await;
+    }
 }
 
 /// Whether a lease is kept until a point in time: nobody else gets the key, and its holder is not
