@@ -56,3 +56,23 @@ pub use crate::record::{Recorder, read_calls};
 pub use crate::rng::Rng;
 pub use crate::schedule::{Fault, Strike, schedule};
 pub use crate::worker::{Work, seen, work};
+
+// What callers hold goes from thread to thread, and into futures that do.
+const _: () = {
+    const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
+    shared::<Call>();
+    shared::<Fault>();
+    shared::<History>();
+    shared::<Mutant>();
+    shared::<Operation>();
+    shared::<Outcome>();
+    shared::<Recorder>();
+    shared::<Rng>();
+    shared::<Strike>();
+    shared::<Violation>();
+    shared::<Work>();
+};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

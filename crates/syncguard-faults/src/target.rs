@@ -20,14 +20,22 @@ pub trait Target: 'static {
     fn start() -> Result<Self::Server>;
 
     /// The loopback port of a server that is shared with other tests, which nobody stops; `None` if
-    /// that server is elsewhere, or takes other credentials than [`start`](Self::start)'s. Blocks.
+    /// that server is elsewhere, or takes other credentials than [`start`](Self::start)'s. Then, and
+    /// by default, each case has a server of its own. Blocks.
     ///
     /// # Errors
     /// If there is none and none can be started.
-    fn shared_port() -> Result<Option<u16>>;
+    fn shared_port() -> Result<Option<u16>> {
+        Ok(None)
+    }
 
-    /// Makes ready what must exist before clients come, and has a cold server warm up.
-    fn prepare(port: u16) -> impl Future<Output = Result<(), LockError>> + Send;
+    /// Makes ready what must exist before clients come, and has a cold server warm up. By default
+    /// nothing.
+    #[must_use]
+    fn prepare(port: u16) -> impl Future<Output = Result<(), LockError>> + Send {
+        let _ = port;
+        std::future::ready(Ok(()))
+    }
 
     /// Connects a new client to the server, or to a proxy before it, at a loopback port.
     fn connect(port: u16) -> impl Future<Output = Result<Self::Store, LockError>> + Send;

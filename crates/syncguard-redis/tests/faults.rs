@@ -21,10 +21,6 @@ impl Target for Redis {
         Ok(port.and_then(|port| port.parse().ok()))
     }
 
-    async fn prepare(_: u16) -> Result<(), LockError> {
-        Ok(())
-    }
-
     async fn connect(port: u16) -> Result<RedisStore, LockError> {
         RedisStore::connect(&format!("redis://127.0.0.1:{port}")).await
     }

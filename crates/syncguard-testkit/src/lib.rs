@@ -1,4 +1,4 @@
-//! Real servers for the workspace's tests.
+//! Real servers for tests of distributed locks.
 //!
 //! Each server gets a loopback port and a folder that no other has, and ends with the value that
 //! stands for it: dropped, by a panic too, or together with a test process that is killed. A
@@ -21,6 +21,7 @@
 //! reconfigure a server start their own.
 
 mod certificates;
+mod command_server;
 mod faults;
 mod firestore;
 pub mod install;
@@ -42,6 +43,7 @@ use std::sync::OnceLock;
 use anyhow::{Result, anyhow};
 
 pub use crate::certificates::PrivateCa;
+pub use crate::command_server::CommandServer;
 pub use crate::faults::{Connections, Faults, Flow};
 pub use crate::firestore::{FirestoreEmulator, shared_firestore_host};
 pub use crate::observed::Observed;
@@ -75,3 +77,27 @@ fn shared<S>(
         .map(address)
         .map_err(|error| anyhow!("{error}"))
 }
+
+// What callers hold goes from thread to thread, and into futures that do.
+const _: () = {
+    const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
+    shared::<CommandServer>();
+    shared::<Connections>();
+    shared::<FaultProxy>();
+    shared::<Faults>();
+    shared::<FirestoreEmulator>();
+    shared::<Flow>();
+    shared::<Observed<()>>();
+    shared::<PgBouncer>();
+    shared::<PostgresServer>();
+    shared::<PrivateCa>();
+    shared::<RedisCluster>();
+    shared::<RedisSentinel>();
+    shared::<RedisServer>();
+    shared::<Struck>();
+    shared::<install::Tool>();
+};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -25,14 +25,14 @@ const LOG_TAIL_LINES: usize = 15;
 /// A running server. Dropping it kills the server and its children.
 #[derive(Debug)]
 pub(crate) struct Process {
-    name: &'static str,
+    name: String,
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
     /// Starts a command made by [`command`], its output appended to a file.
-    pub(crate) fn spawn(name: &'static str, mut command: Command, log: &Path) -> Result<Self> {
+    pub(crate) fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         let output = File::options().create(true).append(true).open(log)?;
         command
             .stdin(Stdio::null())
@@ -43,7 +43,7 @@ impl Process {
         let child =
             spawn_from_lasting_thread(command).with_context(|| format!("cannot start {name}"))?;
         Ok(Self {
-            name,
+            name: name.to_owned(),
             child,
             log: log.to_path_buf(),
         })
