@@ -45,10 +45,10 @@ pub(crate) fn version_of(command: &mut Command) -> String {
 
 /// The version of a package in the workspace's lock file.
 pub(crate) fn locked_version(package: &str) -> String {
-    const LOCK: &str = include_str!("../../../Cargo.lock");
+    let lock = read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock"));
     let entry = format!("name = \"{package}\"\nversion = \"");
-    LOCK.split_once(&entry)
-        .and_then(|(_, rest)| rest.split_once('"'))
+    lock.as_deref()
+        .and_then(|lock| lock.split_once(&entry)?.1.split_once('"'))
         .map_or_else(|| "unknown".to_owned(), |(version, _)| version.to_owned())
 }
 

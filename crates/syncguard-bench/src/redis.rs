@@ -93,7 +93,8 @@ impl Bench<'_> {
         connection: &mut MultiplexedConnection,
         report: &mut StoreReport,
     ) -> Result<()> {
-        let (mut ours, mut limits, mut rivals) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ours, mut limits) = (Vec::new(), Vec::new());
+        let (mut rivals, mut bare) = (Vec::new(), Vec::new());
         for _ in 0..self.settings.repetitions {
             flush(connection).await?;
             let span = self.settings.span;
@@ -103,6 +104,7 @@ impl Bench<'_> {
             limits.push(self.limit(operation, rate, connection).await?);
             if operation == Operation::Pair {
                 rivals.push(rival::measure(&self.server.url(), self.tasks, span).await?);
+                bare.push(rival::our_scripts(connection, self.tasks, span).await?);
             }
         }
         let (ours, limit) = (Sample::median(&ours), Sample::median(&limits));
@@ -126,6 +128,13 @@ impl Bench<'_> {
             .push(against("redis-benchmark", &limit, 0.95));
         let rival = Sample::median(&rivals);
         report.comparisons.push(against("rslock", &rival, 0.6));
+        report.comparisons.push(Comparison::new(
+            format!("our scripts by rslock's driver, {tasks} tasks"),
+            "pairs/s",
+            Sample::median(&bare).steps_per_second,
+            ("rslock", rival.steps_per_second),
+            None,
+        ));
         report.comparisons.push(Comparison::new(
             format!("client CPU of a pair, {tasks} tasks"),
             "µs",

@@ -1,10 +1,14 @@
-//! `rslock`: a lock of one key, without fence, index or a record of who holds it.
+//! `rslock`: a lock of one key, without fence, index or a record of who holds it. And our scripts
+//! through the driver that it uses, which tells what of the difference is theirs.
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use redis::Value;
+use redis::aio::MultiplexedConnection;
 use rslock::LockManager;
 
+use super::scripts::{Call, Flavour, Names, script};
 use crate::drive::{Sample, Stopwatch, Worker, drive};
 use crate::workload::{TTL, key_text};
 
@@ -28,6 +32,51 @@ pub(crate) async fn measure(url: &str, tasks: usize, span: Duration) -> Result<S
     let locks = LockManager::from_clients(vec![redis::Client::open(url)?]);
     let workers = (0..tasks).map(|task| Task {
         locks: locks.clone(),
+        task,
+        next: 0,
+    });
+    drive(workers.collect(), span).await
+}
+
+struct BareTask {
+    connection: MultiplexedConnection,
+    digests: [String; 2],
+    task: usize,
+    next: u64,
+}
+
+impl Worker for BareTask {
+    async fn step(&mut self, watch: &mut Stopwatch) -> Result<()> {
+        self.next += 1;
+        let names = Names::of(&key_text(self.task, self.next));
+        let [acquire, release] = [(Call::Acquire, 0), (Call::Release, 1)]
+            .map(|(call, index)| names.command(Flavour::Ours, call, &self.digests[index]));
+        let granted = acquire.query_async(&mut self.connection);
+        let granted: Value = watch.time(0, granted).await?;
+        let released = release.query_async(&mut self.connection);
+        let released: Value = watch.time(1, released).await?;
+        let expected = matches!(granted, Value::Array(_)) && released == Value::Int(1);
+        ensure!(expected, "a free key was refused");
+        Ok(())
+    }
+}
+
+/// Measures our scripts with no more around them than that driver.
+pub(crate) async fn our_scripts(
+    connection: &MultiplexedConnection,
+    tasks: usize,
+    span: Duration,
+) -> Result<Sample> {
+    let mut connection = connection.clone();
+    let mut digests = [String::new(), String::new()];
+    for (digest, call) in digests.iter_mut().zip([Call::Acquire, Call::Release]) {
+        *digest = script(Flavour::Ours, call)
+            .load_async(&mut connection)
+            .await?;
+    }
+    let workers = (0..tasks).map(|task| BareTask {
+        connection: connection.clone(),
+        digests: digests.clone(),
         task,
         next: 0,
     });
