@@ -6,7 +6,7 @@ use syncguard_testkit::{FirestoreEmulator, install};
 
 use super::{Backend, Deployment, Running, Service};
 
-#[path = "../../../crates/syncguard-firestore/tests/support/firestore.rs"]
+#[path = "harness/firestore.rs"]
 mod harness;
 
 pub(super) const BACKEND: Backend = Backend {

@@ -5,7 +5,7 @@ use syncguard_memory::MemoryBackend;
 
 use super::Backend;
 
-#[path = "../../../crates/syncguard-conformance/tests/support/memory.rs"]
+#[path = "harness/memory.rs"]
 mod harness;
 
 pub(super) const BACKEND: Backend = Backend {

@@ -6,7 +6,7 @@ use syncguard_testkit::{PostgresServer, install};
 
 use super::{Backend, Running, Service};
 
-#[path = "../../../crates/syncguard-postgres/tests/support/postgres.rs"]
+#[path = "harness/postgres.rs"]
 mod harness;
 
 pub(super) const BACKEND: Backend = Backend {

@@ -7,7 +7,7 @@ use syncguard_testkit::{RedisServer, install};
 
 use super::{Backend, Running, Service};
 
-#[path = "../../../crates/syncguard-redis/tests/support/redis.rs"]
+#[path = "harness/redis.rs"]
 mod harness;
 
 pub(super) const BACKEND: Backend = Backend {

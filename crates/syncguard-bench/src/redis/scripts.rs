@@ -7,7 +7,7 @@ use crate::workload::TTL;
 
 macro_rules! ours {
     ($file:literal) => {
-        include_str!(concat!("../../../syncguard-redis/src/lua/", $file))
+        include_str!(concat!("ours/", $file))
     };
 }
 

@@ -1,0 +1,1 @@
+../../../../syncguard-redis/src/lua/extend.lua

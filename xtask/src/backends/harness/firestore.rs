@@ -1,0 +1,1 @@
+../../../../crates/syncguard-firestore/tests/support/firestore.rs

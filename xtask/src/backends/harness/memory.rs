@@ -1,0 +1,1 @@
+../../../../crates/syncguard-conformance/tests/support/memory.rs

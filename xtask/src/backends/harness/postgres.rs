@@ -1,0 +1,1 @@
+../../../../crates/syncguard-postgres/tests/support/postgres.rs

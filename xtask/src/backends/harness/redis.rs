@@ -1,0 +1,1 @@
+../../../../crates/syncguard-redis/tests/support/redis.rs
