@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use syncguard_core::{FenceToken, LockBackend, LockId, LockKey};
 
+use crate::outcome::step;
 use crate::{Failure, Harness};
 
 /// Characters of a case's random namespace: 72 bits.
@@ -43,6 +44,7 @@ impl<H: Harness> Bench<H> {
     ///
     /// # Errors
     /// If the key is not valid.
+    #[track_caller]
     pub fn key(&self, name: &str) -> Result<LockKey, Failure> {
         Ok(LockKey::new(&format!("{}:{name}", self.namespace))?)
     }
@@ -61,20 +63,27 @@ impl<H: Harness> Bench<H> {
     ///
     /// # Errors
     /// If the harness cannot connect.
-    pub async fn client(&self) -> Result<H::Backend, Failure> {
-        Ok(self.harness.connect().await?)
+    #[track_caller]
+    pub fn client(&self) -> impl Future<Output = Result<H::Backend, Failure>> + Send {
+        step(async move { Ok(self.harness.connect().await?) })
     }
 
     /// `count` new clients of the store.
     ///
     /// # Errors
     /// If the harness cannot connect.
-    pub async fn clients(&self, count: usize) -> Result<Vec<H::Backend>, Failure> {
-        let mut clients = Vec::with_capacity(count);
-        for _ in 0..count {
-            clients.push(self.client().await?);
-        }
-        Ok(clients)
+    #[track_caller]
+    pub fn clients(
+        &self,
+        count: usize,
+    ) -> impl Future<Output = Result<Vec<H::Backend>, Failure>> + Send {
+        step(async move {
+            let mut clients = Vec::with_capacity(count);
+            for _ in 0..count {
+                clients.push(self.client().await?);
+            }
+            Ok(clients)
+        })
     }
 
     /// Whether the backend's grants carry fences.

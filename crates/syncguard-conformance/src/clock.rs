@@ -7,7 +7,7 @@ use syncguard_core::{
     AcquireResult, Grant, LockBackend, LockId, LockKey, ManagedBackend, TIME_TOLERANCE_MS,
 };
 
-use crate::outcome::require;
+use crate::outcome::{require, step};
 use crate::steps::{give_back, ms, renew, soon_free, take, ttl};
 use crate::{Bench, Failure, Harness};
 
@@ -26,6 +26,7 @@ pub(crate) const LIFETIMES: [Duration; 6] = [
 const MARGIN: Duration = Duration::from_millis(100);
 
 /// No statement about a live lease can be made of a store that takes seconds to answer.
+#[track_caller]
 pub(crate) fn too_slow() -> Failure {
     Failure::new("expected an answer within a lease of 16 s, saw none")
 }
@@ -40,21 +41,30 @@ pub(crate) struct StoreClock<B> {
 impl<B: LockBackend> StoreClock<B> {
     const LASTING: Duration = Duration::from_secs(3_600);
 
-    pub(crate) async fn new<H: Harness<Backend = B>>(bench: &Bench<H>) -> Result<Self, Failure> {
-        let client = bench.client().await?;
-        let id = take(&client, &bench.key("clock")?, Self::LASTING).await?;
-        let id = id.lock_id;
-        Ok(Self { client, id })
+    #[track_caller]
+    pub(crate) fn new<H: Harness<Backend = B>>(
+        bench: &Bench<H>,
+    ) -> impl Future<Output = Result<Self, Failure>> {
+        step(async move {
+            let client = bench.client().await?;
+            let id = take(&client, &bench.key("clock")?, Self::LASTING).await?;
+            let id = id.lock_id;
+            Ok(Self { client, id })
+        })
     }
 
     /// The store's present, in Unix milliseconds.
-    pub(crate) async fn now_ms(&self) -> Result<i64, Failure> {
-        let expires_at_ms = renew(&self.client, &self.id, Self::LASTING).await?;
-        Ok(expires_at_ms - ttl(Self::LASTING)?.as_millis())
+    #[track_caller]
+    pub(crate) fn now_ms(&self) -> impl Future<Output = Result<i64, Failure>> {
+        step(async move {
+            let expires_at_ms = renew(&self.client, &self.id, Self::LASTING).await?;
+            Ok(expires_at_ms - ttl(Self::LASTING)?.as_millis())
+        })
     }
 
-    pub(crate) async fn stop(self) -> Result<(), Failure> {
-        give_back(&self.client, &self.id).await
+    #[track_caller]
+    pub(crate) fn stop(self) -> impl Future<Output = Result<(), Failure>> {
+        step(async move { give_back(&self.client, &self.id).await })
     }
 }
 
@@ -103,23 +113,26 @@ pub(crate) fn dead_at(lasting: Duration) -> Instant {
 ///
 /// An answer that came after the lease had ended is refused by the backend's policy; then a longer
 /// one is tried.
-pub(crate) async fn take_briefly<B: ManagedBackend>(
+#[track_caller]
+pub(crate) fn take_briefly<B: ManagedBackend>(
     client: &B,
     key: &LockKey,
-) -> Result<Brief<B::Fence>, Failure> {
-    for lasting in LIFETIMES {
-        let id = LockId::generate()?;
-        match client.acquire(key, &id, ttl(lasting)?).await {
-            Ok(AcquireResult::Acquired(grant)) => {
-                let dead_at = dead_at(lasting);
-                return Ok(Brief { grant, dead_at });
+) -> impl Future<Output = Result<Brief<B::Fence>, Failure>> {
+    step(async move {
+        for lasting in LIFETIMES {
+            let id = LockId::generate()?;
+            match client.acquire(key, &id, ttl(lasting)?).await {
+                Ok(AcquireResult::Acquired(grant)) => {
+                    let dead_at = dead_at(lasting);
+                    return Ok(Brief { grant, dead_at });
+                }
+                Ok(AcquireResult::Locked) => {
+                    return Err(Failure::new("acquire: expected a grant, saw Locked"));
+                }
+                Err(error) if error.outcome_unknown() => soon_free(client, key).await?,
+                Err(error) => return Err(error.into()),
             }
-            Ok(AcquireResult::Locked) => {
-                return Err(Failure::new("acquire: expected a grant, saw Locked"));
-            }
-            Err(error) if error.outcome_unknown() => soon_free(client, key).await?,
-            Err(error) => return Err(error.into()),
         }
-    }
-    Err(too_slow())
+        Err(too_slow())
+    })
 }

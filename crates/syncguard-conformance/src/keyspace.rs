@@ -2,7 +2,7 @@
 
 use syncguard_core::{LockBackend, LockKey, MAX_KEY_LENGTH_BYTES};
 
-use crate::outcome::same;
+use crate::outcome::{same, step};
 use crate::steps::{
     LONG, fence_step, free, give_back, held, holds_nothing, next_fence, refused, renew, rise, take,
 };
@@ -145,6 +145,7 @@ pub(crate) fn wide_keys<H: Harness>(bench: &Bench<H>) -> Result<Vec<LockKey>, Fa
 }
 
 /// A key of the case, filled up to the greatest length, with the given end.
+#[track_caller]
 pub(crate) fn filled<H: Harness>(
     bench: &Bench<H>,
     filling: &str,
@@ -164,80 +165,89 @@ pub(crate) fn filled<H: Harness>(
 }
 
 /// Takes a key through every operation.
-pub(crate) async fn works<B: LockBackend>(
+#[track_caller]
+pub(crate) fn works<B: LockBackend>(
     client: &B,
     other: &B,
     key: &LockKey,
-) -> Result<(), Failure> {
-    free(client, key).await?;
-    let grant = take(client, key, LONG).await?;
-    let info = held(other, key, &grant.lock_id).await?;
-    same(
-        "the expiry at the store",
-        info.expires_at_ms,
-        grant.expires_at_ms,
-    )?;
-    refused(other, key).await?;
-    let extended = renew(other, &grant.lock_id, LONG * 2).await?;
-    let info = held(client, key, &grant.lock_id).await?;
-    same("the extended expiry", info.expires_at_ms, extended)?;
-    give_back(other, &grant.lock_id).await?;
-    free(client, key).await?;
-    holds_nothing(client, &grant.lock_id).await
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        free(client, key).await?;
+        let grant = take(client, key, LONG).await?;
+        let info = held(other, key, &grant.lock_id).await?;
+        same(
+            "the expiry at the store",
+            info.expires_at_ms,
+            grant.expires_at_ms,
+        )?;
+        refused(other, key).await?;
+        let extended = renew(other, &grant.lock_id, LONG * 2).await?;
+        let info = held(client, key, &grant.lock_id).await?;
+        same("the extended expiry", info.expires_at_ms, extended)?;
+        give_back(other, &grant.lock_id).await?;
+        free(client, key).await?;
+        holds_nothing(client, &grant.lock_id).await
+    })
 }
 
 /// Holds all keys at once, each by its own id; then gives them back one by one.
-pub(crate) async fn do_not_contend<B: LockBackend>(
+#[track_caller]
+pub(crate) fn do_not_contend<B: LockBackend>(
     client: &B,
     keys: &[LockKey],
-) -> Result<(), Failure> {
-    let quoted = |key: &LockKey, failure: Failure| {
-        Failure::new(format_args!(
-            "key {:?} beside {} others: {failure}",
-            key.as_str(),
-            keys.len() - 1
-        ))
-    };
-    let mut ids = Vec::new();
-    for key in keys {
-        free(client, key)
-            .await
-            .map_err(|failure| quoted(key, failure))?;
-        let grant = take(client, key, LONG).await;
-        ids.push(grant.map_err(|failure| quoted(key, failure))?.lock_id);
-    }
-    let mut held_still: Vec<_> = keys.iter().zip(&ids).collect();
-    while let Some((key, id)) = held_still.pop() {
-        held(client, key, id)
-            .await
-            .map_err(|failure| quoted(key, failure))?;
-        give_back(client, id)
-            .await
-            .map_err(|failure| quoted(key, failure))?;
-        free(client, key)
-            .await
-            .map_err(|failure| quoted(key, failure))?;
-    }
-    Ok(())
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let quoted = |key: &LockKey, failure: Failure| {
+            failure.about(format_args!(
+                "key {:?} beside {} others",
+                key.as_str(),
+                keys.len() - 1
+            ))
+        };
+        let mut ids = Vec::new();
+        for key in keys {
+            free(client, key)
+                .await
+                .map_err(|failure| quoted(key, failure))?;
+            let grant = take(client, key, LONG).await;
+            ids.push(grant.map_err(|failure| quoted(key, failure))?.lock_id);
+        }
+        let mut held_still: Vec<_> = keys.iter().zip(&ids).collect();
+        while let Some((key, id)) = held_still.pop() {
+            held(client, key, id)
+                .await
+                .map_err(|failure| quoted(key, failure))?;
+            give_back(client, id)
+                .await
+                .map_err(|failure| quoted(key, failure))?;
+            free(client, key)
+                .await
+                .map_err(|failure| quoted(key, failure))?;
+        }
+        Ok(())
+    })
 }
 
 /// Fails if grants of the others move the fences of `key`.
-pub(crate) async fn own_fences<B: LockBackend>(
+#[track_caller]
+pub(crate) fn own_fences<B: LockBackend>(
     client: &B,
     key: &LockKey,
     others: &[LockKey],
-) -> Result<(), Failure> {
-    let step = fence_step(client, key).await?;
-    let before = next_fence(client, key).await?;
-    for other in others {
-        for _ in 0..3 {
-            next_fence(client, other).await?;
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let step = fence_step(client, key).await?;
+        let before = next_fence(client, key).await?;
+        for other in others {
+            for _ in 0..3 {
+                next_fence(client, other).await?;
+            }
         }
-    }
-    let after = next_fence(client, key).await?;
-    same(
-        "rise of the key's fence across grants of other keys",
-        rise(before, after)?,
-        step,
-    )
+        let after = next_fence(client, key).await?;
+        same(
+            "rise of the key's fence across grants of other keys",
+            rise(before, after)?,
+            step,
+        )
+    })
 }

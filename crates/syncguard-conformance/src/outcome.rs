@@ -24,7 +24,11 @@ impl Outcome {
 
 /// Why a case failed: what was expected, what was seen, and where the case says so.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Failure(String);
+pub struct Failure {
+    message: String,
+    /// From where it came up, outwards to the case.
+    places: Vec<&'static Location<'static>>,
+}
 
 /// What a case returns.
 pub type CaseResult = Result<Outcome, Failure>;
@@ -34,13 +38,24 @@ impl Failure {
     #[must_use]
     #[track_caller]
     pub fn new(message: impl fmt::Display) -> Self {
-        let place = Location::caller();
-        Self(format!("{message} ({}:{})", place.file(), place.line()))
+        Self {
+            message: message.to_string(),
+            places: vec![Location::caller()],
+        }
     }
 
     /// A failure without a place: the case did not come to an end.
     pub(crate) fn unplaced(message: impl Into<String>) -> Self {
-        Self(message.into())
+        Self {
+            message: message.into(),
+            places: Vec::new(),
+        }
+    }
+
+    /// Names what it happened to.
+    pub(crate) fn about(mut self, what: impl fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
     }
 }
 
@@ -57,19 +72,45 @@ impl From<LockError> for Failure {
     }
 }
 
+/// The message, then the line of the case, then the steps that it went through.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.message)?;
+        let places = self.places.iter().rev();
+        let places: Vec<_> = places
+            .map(|place| format!("{}:{}", place.file(), place.line()))
+            .collect();
+        if places.is_empty() {
+            return Ok(());
+        }
+        write!(f, " ({})", places.join(", by "))
     }
 }
 
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        fmt::Display::fmt(self, f)
     }
 }
 
 impl Error for Failure {}
+
+/// Adds the caller's place to what `work` fails with.
+///
+/// For functions that return a future. An `async fn` cannot do so: its body runs where it is
+/// polled, not where it is called.
+#[track_caller]
+pub(crate) fn step<T>(
+    work: impl Future<Output = Result<T, Failure>>,
+) -> impl Future<Output = Result<T, Failure>> {
+    let place = Location::caller();
+    async move {
+        work.await.map_err(|mut failure| {
+            failure.places.push(place);
+            failure
+        })
+    }
+}
 
 /// Fails with `message` unless `condition` holds.
 #[track_caller]

@@ -1,4 +1,7 @@
 //! The steps that cases are made of: each does one thing and fails unless it went as it must.
+//!
+//! A step is a function that returns a future, not an `async fn`: it runs where the case calls it,
+//! so its failure can name that line of the case.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -11,7 +14,7 @@ use syncguard_core::{
 use tokio::task::JoinHandle;
 
 use crate::Failure;
-use crate::outcome::{require, same};
+use crate::outcome::{require, same, step};
 
 /// A TTL that no case lives to see the end of.
 pub(crate) const LONG: Duration = Duration::from_secs(300);
@@ -20,6 +23,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(300);
 /// takes on a slow machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
+#[track_caller]
 pub(crate) fn ttl(duration: Duration) -> Result<Ttl, Failure> {
     Ok(Ttl::new(duration)?)
 }
@@ -29,141 +33,195 @@ pub(crate) fn ms(millis: u64) -> Duration {
 }
 
 /// Takes a key that must be free, under a fresh id.
-pub(crate) async fn take<B: LockBackend>(
+#[track_caller]
+pub(crate) fn take<B: LockBackend>(
     client: &B,
     key: &LockKey,
     lasting: Duration,
-) -> Result<Grant<B::Fence>, Failure> {
-    take_as(client, key, &LockId::generate()?, lasting).await
+) -> impl Future<Output = Result<Grant<B::Fence>, Failure>> {
+    step(async move { take_as(client, key, &LockId::generate()?, lasting).await })
 }
 
 /// Takes a key that must be free, or held by this very id.
-pub(crate) async fn take_as<B: LockBackend>(
+#[track_caller]
+pub(crate) fn take_as<B: LockBackend>(
     client: &B,
     key: &LockKey,
     id: &LockId,
     lasting: Duration,
-) -> Result<Grant<B::Fence>, Failure> {
-    match client.acquire(key, id, ttl(lasting)?).await? {
-        AcquireResult::Acquired(grant) => {
-            same("the id of the grant", grant.lock_id, *id)?;
-            Ok(grant)
+) -> impl Future<Output = Result<Grant<B::Fence>, Failure>> {
+    step(async move {
+        match client.acquire(key, id, ttl(lasting)?).await? {
+            AcquireResult::Acquired(grant) => {
+                same("the id of the grant", grant.lock_id, *id)?;
+                Ok(grant)
+            }
+            AcquireResult::Locked => Err(Failure::new("acquire: expected a grant, saw Locked")),
         }
-        AcquireResult::Locked => Err(Failure::new("acquire: expected a grant, saw Locked")),
-    }
+    })
 }
 
 /// Asks for a key that somebody else must hold.
-pub(crate) async fn refused<B: LockBackend>(client: &B, key: &LockKey) -> Result<(), Failure> {
-    match client
-        .acquire(key, &LockId::generate()?, ttl(LONG)?)
-        .await?
-    {
-        AcquireResult::Locked => Ok(()),
-        AcquireResult::Acquired(_) => Err(Failure::new(
-            "acquire of a held key: expected Locked, saw a grant",
-        )),
-    }
+#[track_caller]
+pub(crate) fn refused<B: LockBackend>(
+    client: &B,
+    key: &LockKey,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        match client
+            .acquire(key, &LockId::generate()?, ttl(LONG)?)
+            .await?
+        {
+            AcquireResult::Locked => Ok(()),
+            AcquireResult::Acquired(_) => Err(Failure::new(
+                "acquire of a held key: expected Locked, saw a grant",
+            )),
+        }
+    })
 }
 
 /// Releases a lock that must be held.
-pub(crate) async fn give_back<B: LockBackend>(client: &B, id: &LockId) -> Result<(), Failure> {
-    match client.release(id).await? {
-        ReleaseResult::Released => Ok(()),
-        ReleaseResult::NotHeld { .. } => {
-            Err(Failure::new("release: expected Released, saw NotHeld"))
+#[track_caller]
+pub(crate) fn give_back<B: LockBackend>(
+    client: &B,
+    id: &LockId,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        match client.release(id).await? {
+            ReleaseResult::Released => Ok(()),
+            ReleaseResult::NotHeld { .. } => {
+                Err(Failure::new("release: expected Released, saw NotHeld"))
+            }
         }
-    }
+    })
 }
 
 /// Releases what must not be held.
-pub(crate) async fn not_released<B: LockBackend>(client: &B, id: &LockId) -> Result<(), Failure> {
-    match client.release(id).await? {
-        ReleaseResult::NotHeld { .. } => Ok(()),
-        ReleaseResult::Released => Err(Failure::new(
-            "release of what is not held: expected NotHeld, saw Released",
-        )),
-    }
+#[track_caller]
+pub(crate) fn not_released<B: LockBackend>(
+    client: &B,
+    id: &LockId,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        match client.release(id).await? {
+            ReleaseResult::NotHeld { .. } => Ok(()),
+            ReleaseResult::Released => Err(Failure::new(
+                "release of what is not held: expected NotHeld, saw Released",
+            )),
+        }
+    })
 }
 
 /// Extends a lock that must be held; gives the store's new expiry.
-pub(crate) async fn renew<B: LockBackend>(
+#[track_caller]
+pub(crate) fn renew<B: LockBackend>(
     client: &B,
     id: &LockId,
     lasting: Duration,
-) -> Result<i64, Failure> {
-    match client.extend(id, ttl(lasting)?).await? {
-        ExtendResult::Extended { expires_at_ms } => Ok(expires_at_ms),
-        ExtendResult::NotHeld { .. } => Err(Failure::new("extend: expected Extended, saw NotHeld")),
-    }
+) -> impl Future<Output = Result<i64, Failure>> {
+    step(async move {
+        match client.extend(id, ttl(lasting)?).await? {
+            ExtendResult::Extended { expires_at_ms } => Ok(expires_at_ms),
+            ExtendResult::NotHeld { .. } => {
+                Err(Failure::new("extend: expected Extended, saw NotHeld"))
+            }
+        }
+    })
 }
 
 /// Extends what must not be held.
-pub(crate) async fn not_renewed<B: LockBackend>(client: &B, id: &LockId) -> Result<(), Failure> {
-    match client.extend(id, ttl(LONG)?).await? {
-        ExtendResult::NotHeld { .. } => Ok(()),
-        ExtendResult::Extended { .. } => Err(Failure::new(
-            "extend of what is not held: expected NotHeld, saw Extended",
-        )),
-    }
+#[track_caller]
+pub(crate) fn not_renewed<B: LockBackend>(
+    client: &B,
+    id: &LockId,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        match client.extend(id, ttl(LONG)?).await? {
+            ExtendResult::NotHeld { .. } => Ok(()),
+            ExtendResult::Extended { .. } => Err(Failure::new(
+                "extend of what is not held: expected NotHeld, saw Extended",
+            )),
+        }
+    })
 }
 
 /// The lock on a key that `id` must hold, by whatever way one asks.
-pub(crate) async fn held<B: LockBackend>(
+#[track_caller]
+pub(crate) fn held<B: LockBackend>(
     client: &B,
     key: &LockKey,
     id: &LockId,
-) -> Result<LockInfoDebug<B::Fence>, Failure> {
-    require(
-        client.is_locked(key).await?,
-        "is_locked of a held key: expected true, saw false",
-    )?;
-    let found = |what: &str, info: Option<LockInfoDebug<B::Fence>>| {
-        info.ok_or_else(|| Failure::new(format_args!("{what}: expected the lock, saw None")))
-    };
-    let by_key = client.lookup_raw(Lookup::Key(key)).await?;
-    let by_key = found("lookup of a held key", by_key)?;
-    let by_id = client.lookup_raw(Lookup::Id(id)).await?;
-    let by_id = found("lookup of a holding id", by_id)?;
-    same("lookup by id, as by key", &by_id, &by_key)?;
-    same("the key that lookup shows", &by_key.key, key)?;
-    same("the id that lookup shows", by_key.lock_id, *id)?;
-    Ok(by_key)
+) -> impl Future<Output = Result<LockInfoDebug<B::Fence>, Failure>> {
+    step(async move {
+        require(
+            client.is_locked(key).await?,
+            "is_locked of a held key: expected true, saw false",
+        )?;
+        let found = |what: &str, info: Option<LockInfoDebug<B::Fence>>| {
+            info.ok_or_else(|| Failure::new(format_args!("{what}: expected the lock, saw None")))
+        };
+        let by_key = client.lookup_raw(Lookup::Key(key)).await?;
+        let by_key = found("lookup of a held key", by_key)?;
+        let by_id = client.lookup_raw(Lookup::Id(id)).await?;
+        let by_id = found("lookup of a holding id", by_id)?;
+        same("lookup by id, as by key", &by_id, &by_key)?;
+        same("the key that lookup shows", &by_key.key, key)?;
+        same("the id that lookup shows", by_key.lock_id, *id)?;
+        Ok(by_key)
+    })
 }
 
 /// Fails unless nobody holds the key, by either way of asking.
-pub(crate) async fn free<B: LockBackend>(client: &B, key: &LockKey) -> Result<(), Failure> {
-    require(
-        !client.is_locked(key).await?,
-        "is_locked of a free key: expected false, saw true",
-    )?;
-    require(
-        client.lookup_raw(Lookup::Key(key)).await?.is_none(),
-        "lookup of a free key: expected None, saw a lock",
-    )
+#[track_caller]
+pub(crate) fn free<B: LockBackend>(
+    client: &B,
+    key: &LockKey,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        require(
+            !client.is_locked(key).await?,
+            "is_locked of a free key: expected false, saw true",
+        )?;
+        require(
+            client.lookup_raw(Lookup::Key(key)).await?.is_none(),
+            "lookup of a free key: expected None, saw a lock",
+        )
+    })
 }
 
 /// Fails unless the id holds nothing, by any way of asking.
-pub(crate) async fn holds_nothing<B: LockBackend>(client: &B, id: &LockId) -> Result<(), Failure> {
-    require(
-        client.lookup_raw(Lookup::Id(id)).await?.is_none(),
-        "lookup of an id that holds nothing: expected None, saw a lock",
-    )?;
-    not_renewed(client, id).await?;
-    not_released(client, id).await
+#[track_caller]
+pub(crate) fn holds_nothing<B: LockBackend>(
+    client: &B,
+    id: &LockId,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        require(
+            client.lookup_raw(Lookup::Id(id)).await?.is_none(),
+            "lookup of an id that holds nothing: expected None, saw a lock",
+        )?;
+        not_renewed(client, id).await?;
+        not_released(client, id).await
+    })
 }
 
 /// Waits for a key to become free by what goes on in the background, well before its TTL.
-pub(crate) async fn soon_free<B: LockBackend>(client: &B, key: &LockKey) -> Result<(), Failure> {
-    let started = Instant::now();
-    while client.is_locked(key).await? {
-        require(
-            started.elapsed() < SOON,
-            format_args!("expected the key to be free soon, saw it held after {SOON:?}"),
-        )?;
-        tokio::time::sleep(ms(10)).await;
-    }
-    Ok(())
+#[track_caller]
+pub(crate) fn soon_free<B: LockBackend>(
+    client: &B,
+    key: &LockKey,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let started = Instant::now();
+        while client.is_locked(key).await? {
+            require(
+                started.elapsed() < SOON,
+                format_args!("expected the key to be free soon, saw it held after {SOON:?}"),
+            )?;
+            tokio::time::sleep(ms(10)).await;
+        }
+        Ok(())
+    })
 }
 
 /// The fence of a grant, where the backend has any.
@@ -172,23 +230,29 @@ pub(crate) fn fence_of<F: FenceToken>(grant: &Grant<F>) -> Option<u64> {
 }
 
 /// Takes a key and gives it back; the fence of that grant.
-pub(crate) async fn next_fence<B: LockBackend>(
+#[track_caller]
+pub(crate) fn next_fence<B: LockBackend>(
     client: &B,
     key: &LockKey,
-) -> Result<Option<u64>, Failure> {
-    let grant = take(client, key, LONG).await?;
-    give_back(client, &grant.lock_id).await?;
-    Ok(fence_of(&grant))
+) -> impl Future<Output = Result<Option<u64>, Failure>> {
+    step(async move {
+        let grant = take(client, key, LONG).await?;
+        give_back(client, &grant.lock_id).await?;
+        Ok(fence_of(&grant))
+    })
 }
 
 /// By how much the key's fence rises from one grant to the next when nothing else goes on.
-pub(crate) async fn fence_step<B: LockBackend>(
+#[track_caller]
+pub(crate) fn fence_step<B: LockBackend>(
     client: &B,
     key: &LockKey,
-) -> Result<Option<u64>, Failure> {
-    let first = next_fence(client, key).await?;
-    let second = next_fence(client, key).await?;
-    rise(first, second)
+) -> impl Future<Output = Result<Option<u64>, Failure>> {
+    step(async move {
+        let first = next_fence(client, key).await?;
+        let second = next_fence(client, key).await?;
+        rise(first, second)
+    })
 }
 
 /// What the fence rose by; it must rise.
@@ -206,33 +270,41 @@ pub(crate) fn rise(earlier: Option<u64>, later: Option<u64>) -> Result<Option<u6
 }
 
 /// Joins tasks of a case; a task that panicked fails the case.
-pub(crate) async fn join<T>(
+#[track_caller]
+pub(crate) fn join<T>(
     tasks: impl IntoIterator<Item = JoinHandle<Result<T, Failure>>>,
-) -> Result<Vec<T>, Failure> {
-    let mut answers = Vec::new();
-    for joined in join_all(tasks).await {
-        match joined {
-            Ok(answer) => answers.push(answer?),
-            Err(error) => return Err(Failure::new(format_args!("a task of the case: {error}"))),
+) -> impl Future<Output = Result<Vec<T>, Failure>> {
+    step(async move {
+        let mut answers = Vec::new();
+        for joined in join_all(tasks).await {
+            match joined {
+                Ok(answer) => answers.push(answer?),
+                Err(error) => {
+                    return Err(Failure::new(format_args!("a task of the case: {error}")));
+                }
+            }
         }
-    }
-    Ok(answers)
+        Ok(answers)
+    })
 }
 
 /// An operation that must fail with this code.
-pub(crate) async fn fails_with<T>(
+#[track_caller]
+pub(crate) fn fails_with<T>(
     what: &str,
     code: ErrorCode,
     operation: impl Future<Output = Result<T, LockError>>,
-) -> Result<LockError, Failure> {
-    match operation.await {
-        Err(error) if error.code() == code => Ok(error),
-        Err(error) => Err(Failure::new(format_args!(
-            "{what}: expected {code}, saw {}",
-            error.code()
-        ))),
-        Ok(_) => Err(Failure::new(format_args!(
-            "{what}: expected {code}, saw an answer"
-        ))),
-    }
+) -> impl Future<Output = Result<LockError, Failure>> {
+    step(async move {
+        match operation.await {
+            Err(error) if error.code() == code => Ok(error),
+            Err(error) => Err(Failure::new(format_args!(
+                "{what}: expected {code}, saw {}",
+                error.code()
+            ))),
+            Ok(_) => Err(Failure::new(format_args!(
+                "{what}: expected {code}, saw an answer"
+            ))),
+        }
+    })
 }

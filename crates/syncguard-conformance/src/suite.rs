@@ -63,6 +63,7 @@ macro_rules! __suite_tests {
 /// # Panics
 /// If the case fails: it is the body of a test.
 #[doc(hidden)]
+#[track_caller]
 #[expect(clippy::expect_used, clippy::panic, reason = "the body of a test")]
 pub fn __run_test<H, C>(
     name: &str,

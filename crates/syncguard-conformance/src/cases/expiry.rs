@@ -8,7 +8,7 @@ use std::time::Instant;
 use syncguard_core::{AcquireResult, LockBackend, LockId, LockKey, Lookup, TIME_TOLERANCE_MS};
 
 use crate::clock::{Brief, LIFETIMES, StoreClock, take_briefly, too_slow};
-use crate::outcome::{require, same};
+use crate::outcome::{require, same, step};
 use crate::steps::{
     LONG, fence_of, free, give_back, held, join, ms, not_released, not_renewed, refused, renew,
     rise, take, take_as, ttl,
@@ -421,26 +421,29 @@ impl Probe {
         Self::Acquire,
     ];
 
-    async fn finds_it_live<B: LockBackend>(
+    #[track_caller]
+    fn finds_it_live<B: LockBackend>(
         self,
         client: &B,
         key: &LockKey,
         id: &LockId,
-    ) -> Result<bool, Failure> {
-        Ok(match self {
-            Self::IsLocked => client.is_locked(key).await?,
-            Self::LookupByKey => client.lookup_raw(Lookup::Key(key)).await?.is_some(),
-            Self::LookupById => client.lookup_raw(Lookup::Id(id)).await?.is_some(),
-            Self::Extend => client
-                .extend(id, ttl(LONG)?)
-                .await?
-                .expires_at_ms()
-                .is_some(),
-            Self::Release => client.release(id).await?.is_released(),
-            Self::Acquire => {
-                let id = LockId::generate()?;
-                client.acquire(key, &id, ttl(LONG)?).await?.is_locked()
-            }
+    ) -> impl Future<Output = Result<bool, Failure>> {
+        step(async move {
+            Ok(match self {
+                Self::IsLocked => client.is_locked(key).await?,
+                Self::LookupByKey => client.lookup_raw(Lookup::Key(key)).await?.is_some(),
+                Self::LookupById => client.lookup_raw(Lookup::Id(id)).await?.is_some(),
+                Self::Extend => client
+                    .extend(id, ttl(LONG)?)
+                    .await?
+                    .expires_at_ms()
+                    .is_some(),
+                Self::Release => client.release(id).await?.is_released(),
+                Self::Acquire => {
+                    let id = LockId::generate()?;
+                    client.acquire(key, &id, ttl(LONG)?).await?.is_locked()
+                }
+            })
         })
     }
 }

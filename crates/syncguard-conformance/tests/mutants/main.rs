@@ -225,4 +225,23 @@ async fn refuses<F: Fault>(clause: &str, case: &str) {
         detail.contains("expected"),
         "{case} failed for another reason: {detail}"
     );
+    assert_eq!(case_at_fault(case, detail), case, "{detail}");
+}
+
+/// The case whose line a failure names first.
+fn case_at_fault(case: &str, detail: &str) -> String {
+    let (group, _) = case.split_once("::").unwrap();
+    let file = format!("src/cases/{group}.rs");
+    let (_, places) = detail.rsplit_once(" (").unwrap();
+    let first = places.split([',', ')']).next().unwrap();
+    let (place, line) = first.rsplit_once(':').unwrap();
+    assert!(place.ends_with(&file), "{case} is not where {detail}");
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let source = std::fs::read_to_string(source).unwrap();
+    let above = source.lines().take(line.parse().unwrap());
+    let name = above
+        .filter_map(|line| line.strip_prefix("pub async fn "))
+        .last()
+        .unwrap();
+    format!("{group}::{}", name.split('<').next().unwrap())
 }
