@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 use syncguard_conformance::{CaseReport, Report, RunOptions, Status, cases};
+use syncguard_core::clauses;
 use tokio::task::JoinSet;
 
 use crate::Done;
@@ -41,6 +42,8 @@ struct Column {
     passed: usize,
     failed: usize,
     skipped: usize,
+    /// The clauses that the run leaves open.
+    unproven: Vec<&'static str>,
     /// Why it could not be run at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -152,6 +155,7 @@ impl Column {
             passed: 0,
             failed: 1,
             skipped: 0,
+            unproven: clauses().into_iter().map(|clause| clause.id).collect(),
             error: Some(format!("{error:#}")),
             cases: Vec::new(),
         }
@@ -173,6 +177,7 @@ impl From<Result<Report>> for Column {
                 passed: report.passed,
                 failed: report.failed,
                 skipped: report.skipped,
+                unproven: report.unproven,
                 error: None,
                 cases: report.cases,
             },
@@ -238,7 +243,11 @@ fn print(matrix: &Matrix) {
         }
     }
     for (backend, column) in matrix {
-        println!("{}: {}", backend.name, column.tally());
+        let open = match column.unproven.as_slice() {
+            [] => String::new(),
+            open => format!("; clauses not proven: {}", open.join(" ")),
+        };
+        println!("{}: {}{open}", backend.name, column.tally());
     }
 }
 

@@ -85,12 +85,13 @@
 //!
 //! ```json
 //! {"backend": "memory", "supports_fencing": true, "time_authority": "server",
-//!  "suite_version": "0.1.0", "passed": 1, "failed": 0, "skipped": 0,
+//!  "suite_version": "0.1.0", "passed": 1, "failed": 0, "skipped": 0, "unproven": [],
 //!  "cases": [{"name": "release::again_it_is_not_held", "clauses": ["R2"],
 //!             "status": "passed", "ms": 3}]}
 //! ```
 //!
-//! A case that failed or was skipped has a `detail` besides.
+//! A case that failed or was skipped has a `detail` besides. `unproven` lists the clauses that the
+//! run leaves open: one of their cases failed, or all were skipped.
 //!
 //! # What it was tried on
 //!

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use syncguard_core::{Capabilities, TimeAuthority};
+use syncguard_core::{Capabilities, TimeAuthority, clauses};
 
 /// How a case ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -70,6 +70,9 @@ pub struct Report {
     pub failed: usize,
     /// How many do not apply.
     pub skipped: usize,
+    /// The clauses that this run does not prove though it asked: one of their cases failed, or all
+    /// were skipped. In the order of the contract.
+    pub unproven: Vec<&'static str>,
     /// Each case, in the order of [`cases`](crate::cases()).
     pub cases: Vec<CaseReport>,
 }
@@ -88,6 +91,7 @@ impl Report {
             passed: count(Status::Passed),
             failed: count(Status::Failed),
             skipped: count(Status::Skipped),
+            unproven: unproven(&cases),
             cases,
         }
     }
@@ -103,6 +107,19 @@ impl Report {
     pub fn case(&self, name: &str) -> Option<&CaseReport> {
         self.cases.iter().find(|case| case.name == name)
     }
+}
+
+fn unproven(cases: &[CaseReport]) -> Vec<&'static str> {
+    let is_unproven = |clause: &&str| {
+        let of_clause = || cases.iter().filter(|case| case.clauses.contains(clause));
+        let any = |status| of_clause().any(|case| case.status == status);
+        any(Status::Failed) || any(Status::Skipped) && !any(Status::Passed)
+    };
+    clauses()
+        .into_iter()
+        .map(|clause| clause.id)
+        .filter(is_unproven)
+        .collect()
 }
 
 impl fmt::Display for Report {
@@ -124,6 +141,20 @@ impl fmt::Display for Report {
             f,
             "{} passed, {} failed, {} skipped",
             self.passed, self.failed, self.skipped
-        )
+        )?;
+        if !self.unproven.is_empty() {
+            f.write_str("\nclauses not proven:")?;
+        }
+        for clause in clauses() {
+            if self.unproven.contains(&clause.id) {
+                let rest = if clause.text.ends_with('.') {
+                    ""
+                } else {
+                    " ..."
+                };
+                write!(f, "\n  {}  {}{rest}", clause.id, clause.text)?;
+            }
+        }
+        Ok(())
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use syncguard_conformance::{Harness, Report, RunOptions, Status, cases, run};
 use syncguard_core::{
     AcquireResult, Capabilities, ErrorCode, ExtendResult, Grant, LockBackend, LockError, LockId,
-    LockInfoDebug, LockKey, Lookup, Managed, NoFence, ReleaseResult, TimeAuthority, Ttl,
+    LockInfoDebug, LockKey, Lookup, Managed, NoFence, ReleaseResult, TimeAuthority, Ttl, clauses,
 };
 use syncguard_memory::{MemoryBackend, MemoryStore};
 
@@ -54,7 +54,7 @@ async fn the_json_has_the_published_shape() {
         json!({
             "backend": "memory", "supports_fencing": true, "time_authority": "server",
             "suite_version": env!("CARGO_PKG_VERSION"),
-            "passed": 1, "failed": 0, "skipped": 0,
+            "passed": 1, "failed": 0, "skipped": 0, "unproven": [],
             "cases": [{
                 "name": "release::again_it_is_not_held",
                 "clauses": ["R2"],
@@ -92,6 +92,7 @@ async fn what_the_harness_cannot_do_is_skipped_by_name_and_with_a_reason() {
     assert!(!report.is_success(), "nothing was proved");
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["cases"][0]["status"], "skipped");
+    assert_eq!(report.unproven, ["F1", "F3"]);
 }
 
 #[derive(Default)]
@@ -118,6 +119,28 @@ async fn a_store_that_cannot_be_reached_fails_every_case() {
             .all(|case| case.detail.as_ref().unwrap().contains("nobody there"))
     );
     assert!(!report.is_success());
+    let all: Vec<_> = clauses().into_iter().map(|clause| clause.id).collect();
+    assert_eq!(report.unproven, all);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_ends_with_the_counts_and_the_clauses_left_open() {
+    let report = run_some::<Unreachable>("release::again_it_is_not_held").await;
+    let end = "0 passed, 1 failed, 0 skipped\n\
+               clauses not proven:\n  \
+               R2  Where the id holds nothing it answers `NotHeld`, however often it is asked.";
+    assert!(report.to_string().ends_with(end), "{report}");
+    let report = run_some::<MemoryHarness>("release::again_it_is_not_held").await;
+    let end = "\n1 passed, 0 failed, 0 skipped";
+    assert!(report.to_string().ends_with(end), "{report}");
+}
+
+/// A clause is proven by what passed, but not beside a case that failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clause_is_open_only_while_nothing_proves_it() {
+    let report = run_some::<Plain>("fencing::").await;
+    assert!(report.skipped > 0 && report.failed == 0, "{report}");
+    assert_eq!(report.unproven, ["F3"], "F1 has cases that passed");
 }
 
 #[derive(Default)]
