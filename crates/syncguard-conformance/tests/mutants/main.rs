@@ -85,6 +85,7 @@ mutants! {
     replay_ousts_the_successor: on_replay::OustsTheSuccessor, A5, "acquire::replay_does_not_oust_a_successor";
     expiry_is_a_second_late: on_time::ExpiryIsLate, A6, "acquire::ttls_are_exact";
     expiry_is_timed_before_the_wait: on_races::TimedBeforeTheWait, A6, "concurrency::grants_are_timed_after_any_wait";
+    expiry_is_timed_before_a_short_wait: on_races::TimedBeforeAShortWait, A6, "concurrency::grants_are_timed_after_any_wait";
 
     release_is_lazy: on_release::IsLazy, R1, "release::it_frees_the_key_at_once";
     release_works_from_its_client_alone: on_clients::ReleasesItsOwn, R1, "release::it_works_from_any_client";

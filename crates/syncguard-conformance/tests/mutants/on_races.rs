@@ -10,7 +10,7 @@ use syncguard_core::{
 };
 use tokio::task::yield_now;
 
-use crate::broken::{Answer, Ask, Fault, NOT_RELEASED, Store, lasting};
+use crate::broken::{Answer, Ask, Fault, NOT_RELEASED, Store, lasting, now_ms};
 
 /// Looks first and takes then.
 #[derive(Debug, Clone, Default)]
@@ -76,6 +76,50 @@ impl Fault for TimedBeforeTheWait {
             grant.expires_at_ms = shortened.expires_at_ms().unwrap();
         }
         Ok(answer)
+    }
+}
+
+/// The same, with one turn for all operations, each of them quick and in no order: waits are
+/// about as long as a millisecond of the clock.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TimedBeforeAShortWait(Arc<tokio::sync::Mutex<()>>);
+
+impl TimedBeforeAShortWait {
+    async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        const WORK: Duration = Duration::from_micros(20);
+        let turn = loop {
+            match self.0.try_lock() {
+                Ok(turn) => break turn,
+                Err(_) => yield_now().await,
+            }
+        };
+        let begun = Instant::now();
+        while begun.elapsed() < WORK {
+            yield_now().await;
+        }
+        turn
+    }
+}
+
+impl Fault for TimedBeforeAShortWait {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let expires_at_ms = now_ms() + ask.ttl.as_millis();
+        let _turn = self.turn().await;
+        let mut answer = store.acquire(ask).await?;
+        if let AcquireResult::Acquired(grant) = &mut answer {
+            grant.expires_at_ms = expires_at_ms;
+        }
+        Ok(answer)
+    }
+
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let _turn = self.turn().await;
+        store.memory.release(id).await
+    }
+
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let _turn = self.turn().await;
+        store.memory.extend(id, ttl).await
     }
 }
 
