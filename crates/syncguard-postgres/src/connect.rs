@@ -4,30 +4,20 @@ use std::fmt;
 use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
-use sqlx::{Connection as _, PgPool};
+use sqlx::PgPool;
+use sqlx::postgres::PgConnectOptions;
 use syncguard_core::{LockError, Operation};
 use url::Url;
 
 use crate::error::{Stage, map};
 use crate::options::{PostgresOptions, Settings};
+use crate::pool::OwnPool;
 use crate::query::{Statement, Statements, Value, Verdict};
-use crate::session::ask;
-
-/// How long an operation waits for a connection of a pool that we made: less than the default
-/// deadline of an operation, so that the error says what was missing.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
-
-/// A connection that was idle for longer is tried before it is used. The pool's own check would
-/// double the round trips of every operation.
-const TRUSTED_IDLE: Duration = Duration::from_secs(1);
+use crate::session::{Connections, ask};
 
 const CLEANUP_INTERVAL_MS: i64 = 1_000;
-
-/// After that time, one more attempt, to learn what is wrong.
-const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 
 const SCHEMES: [&str; 2] = ["postgres", "postgresql"];
 
@@ -53,7 +43,7 @@ const PARAMETERS: [&str; 18] = [
     "options",
 ];
 
-/// Locks in a PostgreSQL database. Clones share one pool.
+/// Locks in a PostgreSQL database. Clones share their connections.
 ///
 /// Wrap it in a [`PostgresBackend`](crate::PostgresBackend) to use it.
 #[derive(Clone)]
@@ -62,7 +52,7 @@ pub struct PostgresStore {
 }
 
 struct Inner {
-    pool: PgPool,
+    connections: Connections,
     settings: Settings,
     statements: Statements,
     created: Instant,
@@ -84,7 +74,7 @@ impl PostgresStore {
 
     /// Connects to the server at a URL.
     ///
-    /// It opens a pool and its first connection. TLS is as the URL's `sslmode` says, if the
+    /// It opens the first connection, and more as operations need them. TLS is as the URL's `sslmode` says, if the
     /// application enabled one of the `tls-*` features, here or on `sqlx`.
     ///
     /// # Errors
@@ -96,55 +86,42 @@ impl PostgresStore {
     /// Safe: a connection that was under way is closed.
     pub async fn connect_with(url: &str, options: PostgresOptions) -> Result<Self, LockError> {
         let settings = options.check()?;
-        let connecting = |error| {
-            map(error, Stage::Connecting { exhausted: false }).with_operation(Operation::Setup)
-        };
         check_url(url)?;
-        let mut target = PgConnectOptions::from_str(url).map_err(connecting)?;
+        let setup = |error: LockError| error.with_operation(Operation::Setup);
+        let mut target = PgConnectOptions::from_str(url)
+            .map_err(|error| setup(map(error, Stage::Connecting { exhausted: false })))?;
         if settings.transaction_pooler {
             // PgBouncer refuses clients that set this, unless it is told otherwise.
             target = target.extra_float_digits(None);
         }
-        let pool = PgPoolOptions::new()
-            .max_connections(settings.max_connections)
-            .acquire_timeout(CONNECTION_TIMEOUT)
-            .test_before_acquire(false)
-            .before_acquire(|connection, meta| {
-                Box::pin(async move {
-                    if meta.idle_for > TRUSTED_IDLE {
-                        connection.ping().await?;
-                    }
-                    Ok(true)
-                })
-            })
-            .connect_with(target.clone())
-            .await;
-        match pool {
-            Ok(pool) => Ok(Self::new(pool, settings)),
-            Err(error @ sqlx::Error::PoolTimedOut) => {
-                Err(connecting(why_none_opened(&target).await.unwrap_or(error)))
-            }
-            Err(error) => Err(connecting(error)),
-        }
+        let (limit, pooled) = (settings.max_connections, settings.transaction_pooler);
+        let pool = Arc::new(OwnPool::new(target, limit, pooled));
+        pool.take().await.map_err(setup)?.give_back();
+        Ok(Self::new(Connections::Own(pool), settings))
     }
 
     /// Uses the application's own pool. Nothing is sent yet.
     ///
     /// Operations take a connection each for as long as their statement runs, and wait for one as
-    /// long as the pool says (`acquire_timeout`, 30 s by default) or until their own deadline. For
-    /// one round trip per operation disable the pool's `test_before_acquire`.
+    /// long as the pool says (`acquire_timeout`, 30 s by default) or until their own deadline.
+    ///
+    /// A store that is made from a URL is faster. This pool tries a connection before each use,
+    /// unless `test_before_acquire` is off, and after each use in any case. And its sessions plan as
+    /// the server sees fit: between two vacuums, statements on a table of locks that is mostly empty
+    /// can come to read all of what was deleted. Where the pool serves locks alone, `enable_seqscan`
+    /// off in its connect options prevents that.
     ///
     /// # Errors
     /// `InvalidArgument` for options that cannot work.
     pub fn with_pool(pool: PgPool, options: PostgresOptions) -> Result<Self, LockError> {
-        Ok(Self::new(pool, options.check()?))
+        Ok(Self::new(Connections::Given(pool), options.check()?))
     }
 
-    fn new(pool: PgPool, settings: Settings) -> Self {
+    fn new(connections: Connections, settings: Settings) -> Self {
         let statements = Statements::new(&settings);
         Self {
             inner: Arc::new(Inner {
-                pool,
+                connections,
                 settings,
                 statements,
                 created: Instant::now(),
@@ -153,8 +130,8 @@ impl PostgresStore {
         }
     }
 
-    pub(crate) fn pool(&self) -> &PgPool {
-        &self.inner.pool
+    pub(crate) fn connections(&self) -> &Connections {
+        &self.inner.connections
     }
 
     pub(crate) fn settings(&self) -> &Settings {
@@ -172,7 +149,8 @@ impl PostgresStore {
         values: &[Value<'_>],
     ) -> Result<Verdict, LockError> {
         let pooled = self.inner.settings.transaction_pooler;
-        ask(&self.inner.pool, pooled, statement, subject, values).await
+        let connections = &self.inner.connections;
+        ask(connections, pooled, statement, subject, values).await
     }
 
     /// Clears a key's expired row away in the background, unless that was done a moment ago.
@@ -200,16 +178,6 @@ impl PostgresStore {
     }
 }
 
-/// What keeps connections from opening. The pool tries until its time is up, and does not say.
-async fn why_none_opened(target: &PgConnectOptions) -> Option<sqlx::Error> {
-    let attempt = PgConnection::connect_with(target);
-    match tokio::time::timeout(LAST_ATTEMPT, attempt).await {
-        Ok(Err(error)) => Some(error),
-        // It has come back a moment too late; that it was away is still the answer.
-        Ok(Ok(_)) | Err(_) => None,
-    }
-}
-
 fn check_url(url: &str) -> Result<(), LockError> {
     // What is no URL, the driver says.
     let Ok(url) = Url::parse(url) else {
@@ -231,10 +199,10 @@ fn check_url(url: &str) -> Result<(), LockError> {
 
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Of the pool only its size: how it connects includes a password.
+        // Of the connections only their number: how they are made includes a password.
         f.debug_struct("PostgresStore")
             .field("settings", &self.inner.settings)
-            .field("connections", &self.inner.pool.size())
+            .field("connections", &self.inner.connections.size())
             .finish_non_exhaustive()
     }
 }

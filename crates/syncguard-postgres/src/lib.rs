@@ -24,6 +24,9 @@
 //! (a connection that was idle for a second is tried first). While a lock is held, no connection
 //! and no transaction is: nothing is left in the session. A contended acquire writes nothing.
 //!
+//! Sessions that the store opens itself have `enable_seqscan` and `jit` off: the server keeps a plan
+//! for longer than a table of locks keeps its size, and so the plan always goes by the index.
+//!
 //! Time is the server's. A lease counts as live until `expires_at_ms + 1000`: within that second
 //! others are refused the key, and an extend still saves the lease.
 //!
@@ -59,6 +62,7 @@ mod backend;
 mod connect;
 mod error;
 mod options;
+mod pool;
 mod preflight;
 mod query;
 mod schema;

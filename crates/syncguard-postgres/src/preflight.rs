@@ -17,7 +17,7 @@ mod tables;
 impl Preflight for PostgresStore {
     async fn preflight(&self) -> Result<Vec<Finding>, LockError> {
         let reading = |error| map(error, Stage::Reading);
-        let mut session = Session::open(self.pool()).await?;
+        let mut session = Session::open(self.connections()).await?;
         let mut findings = Vec::new();
         findings.extend(self.pooler(&mut session).await.map_err(reading)?);
         // Behind a pooler, what belongs together has to be one transaction.
@@ -84,7 +84,7 @@ async fn server(session: &mut Session) -> Result<Vec<Finding>, sqlx::Error> {
 }
 
 fn connection(session: &mut Session) -> Result<&mut PgConnection, sqlx::Error> {
-    Ok(&mut **session.connection()?)
+    session.connection()
 }
 
 fn text(row: &PgRow, column: &str) -> Result<String, sqlx::Error> {

@@ -60,9 +60,11 @@ impl PostgresStore {
     async fn set_up(&self) -> Result<(), LockError> {
         let mut attempt = 1;
         loop {
-            let mut session = Session::open(self.pool()).await?;
+            let mut session = Session::open(self.connections()).await?;
             let outcome = self.create_missing(&mut session).await;
-            session.settle();
+            if outcome.is_ok() {
+                session.settle();
+            }
             match outcome {
                 Err(error) if has_state(&error, CREATED_MEANWHILE) && attempt < SETUP_ATTEMPTS => {
                     attempt += 1;
@@ -77,7 +79,7 @@ impl PostgresStore {
         if self.missing(session.connection()?).await?.is_some() {
             // `IF NOT EXISTS` alone fails when two create at once.
             sqlx::raw_sql("SELECT pg_advisory_xact_lock(hashtext('syncguard:setup_schema'))")
-                .execute(&mut **session.connection()?)
+                .execute(session.connection()?)
                 .await?;
             if let Some(missing) = self.missing(session.connection()?).await? {
                 self.create(missing, session.connection()?).await?;

@@ -38,7 +38,7 @@ impl PostgresStore {
         &self,
         session: &mut Session,
     ) -> Result<Option<Finding>, sqlx::Error> {
-        let target = self.pool().connect_options();
+        let target = self.connections().target();
         let patience = Instant::now() + PATIENCE;
         let connecting = PgConnection::connect_with(&target);
         let Ok(Ok(mut other)) = timeout_at(patience, connecting).await else {
