@@ -58,6 +58,8 @@ macro_rules! __for_each_case {
                     "A malformed lock id is `InvalidArgument` to every operation.";
                 ids_are_taken_to_the_letter [R3 X3 L2]
                     "Ids that differ in the case of one letter are different holders.";
+                one_id_on_two_keys_harms_nobody_else [I3 E1 R3]
+                    "An id that is used for a second key too soon harms no lock of another id.";
                 ids_are_fresh_and_random [I2]
                     "Every lock taken through the helpers has a fresh id of 128 random bits.";
             }

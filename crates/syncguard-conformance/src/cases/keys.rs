@@ -9,6 +9,7 @@ use syncguard_core::{
     get_by_key, get_by_key_raw, is_locked, lock, owns, release,
 };
 
+use crate::clock::dead_at;
 use crate::keyspace::{
     NEAR_PAIRS, SPELLINGS, do_not_contend, filled, own_fences, wide_keys, works,
 };
@@ -362,6 +363,56 @@ pub async fn ids_are_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> CaseRes
     take_as(&client, &one, &marks, LONG).await?;
     held(&client, &one, &marks).await?;
     give_back(&client, &marks).await?;
+    Ok(Outcome::Passed)
+}
+
+/// An id that is used for a second key too soon harms no lock of another id.
+///
+/// Proves I3, E1, R3. Its first lock stands; the second key is refused as `InvalidArgument` or
+/// held as well. Once such leases have ended, others take the keys, and the id reaches neither.
+pub async fn one_id_on_two_keys_harms_nobody_else<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (first, second, third) = (bench.key("1")?, bench.key("2")?, bench.key("3")?);
+    let bystander = take(&other, &third, LONG).await?.lock_id;
+    let before = held(&other, &third, &bystander).await?;
+
+    let (id, lasting) = (LockId::generate()?, ttl(LONG)?);
+    take_as(&client, &first, &id, LONG).await?;
+    match client.acquire(&second, &id, lasting).await {
+        Ok(answer) => {
+            same("a free key is Locked", answer.is_locked(), false)?;
+            refused(&other, &second).await?;
+        }
+        Err(error) => {
+            let expected = ErrorCode::InvalidArgument;
+            same("the code of the refusal", error.code(), expected)?;
+            free(&other, &second).await?;
+        }
+    }
+    refused(&other, &first).await?;
+    // Which lock they reach is open.
+    client.lookup_raw(Lookup::Id(&id)).await?;
+    let _ = client.extend(&id, lasting).await?;
+    let _ = client.release(&id).await?;
+
+    // What becomes of the attempts is as open as before; that their leases end is not.
+    let (left, right, id) = (bench.key("left")?, bench.key("right")?, LockId::generate()?);
+    for key in [&left, &right] {
+        let _ = client.acquire(key, &id, ttl(ms(200))?).await;
+    }
+    tokio::time::sleep_until(dead_at(ms(200)).into()).await;
+    let mut successors = Vec::new();
+    for key in [&left, &right] {
+        let successor = take(&other, key, LONG).await?.lock_id;
+        successors.push((key, successor, held(&other, key, &successor).await?));
+    }
+    holds_nothing(&client, &id).await?;
+    successors.push((&third, bystander, before));
+    for (key, holder, before) in successors {
+        let after = held(&other, key, &holder).await?;
+        same("the lock of another id", after, before)?;
+        give_back(&other, &holder).await?;
+    }
     Ok(Outcome::Passed)
 }
 

@@ -64,6 +64,9 @@ mutants! {
     long_keys_are_refused: Refuses<Length>, K4, "keys::the_longest_keys_work";
     long_keys_are_read_unshortened: on_keys::ReadUnshortened, K4, "keys::the_longest_keys_work";
 
+    ids_are_kept_with_all_their_keys: on_release::FreesEveryKeyOfTheId, I3, "keys::one_id_on_two_keys_harms_nobody_else";
+    ids_move_their_lock: on_acquire::MovesTheLock, I3, "keys::one_id_on_two_keys_harms_nobody_else";
+
     ttl_in_seconds: on_time::TtlInSeconds, T1, "acquire::ttls_are_exact";
     ttl_in_32_bits: on_time::TtlIn32Bits, T1, "acquire::ttls_are_exact";
     ttl_has_a_minimum: on_time::TtlHasAMinimum, T1, "acquire::the_shortest_ttls_are_granted";

@@ -137,3 +137,17 @@ impl Fault for KeepsTheAbandoned {
         answer
     }
 }
+
+/// Keeps one lock per id: a second key takes it away from the first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MovesTheLock;
+
+impl Fault for MovesTheLock {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let before = store.held_by(ask.id).await;
+        if before.is_some_and(|held| held.key != *ask.key) {
+            let _ = store.memory.release(ask.id).await?;
+        }
+        store.acquire(ask).await
+    }
+}

@@ -1,10 +1,10 @@
 //! Faults of release.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use syncguard_core::{AcquireResult, LockBackend as _, LockId, ReleaseResult};
+use syncguard_core::{AcquireResult, LockBackend as _, LockId, LockKey, ReleaseResult};
 
 use crate::broken::{Answer, Ask, Fault, NOT_RELEASED, Store};
 
@@ -117,6 +117,32 @@ impl Fault for BurnsFence {
         if let Some(row) = store.row_of(id).filter(|_| !answer.is_released()) {
             let burnt = row.info.fence.get() + 2;
             store.memory.set_fence_counter(&row.info.key, burnt);
+        }
+        Ok(answer)
+    }
+}
+
+/// Remembers every key that an id was granted, and frees them all, whoever holds them by then.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FreesEveryKeyOfTheId(Arc<Mutex<HashMap<LockId, Vec<LockKey>>>>);
+
+impl Fault for FreesEveryKeyOfTheId {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if !answer.is_locked() {
+            let mut keys = self.0.lock().unwrap();
+            keys.entry(*ask.id).or_default().push(ask.key.clone());
+        }
+        Ok(answer)
+    }
+
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let answer = store.memory.release(id).await?;
+        let keys = self.0.lock().unwrap().remove(id).unwrap_or_default();
+        for key in keys {
+            if let Some(holder) = store.holder(&key).await {
+                let _ = store.memory.release(&holder.lock_id).await?;
+            }
         }
         Ok(answer)
     }
