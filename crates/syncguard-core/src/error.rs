@@ -275,7 +275,7 @@ impl LockError {
     }
 
     /// A driver may quote the identifiers it was given, as they are or escaped. Such an error
-    /// cannot be shown. (One that happens to contain a short key as an ordinary word goes, too.)
+    /// cannot be shown. (One that happens to contain a key as an ordinary word goes, too.)
     fn withhold_quoting_source(&mut self) {
         let Some(source) = &self.0.source else { return };
         let identifiers: Vec<String> = [
@@ -284,9 +284,13 @@ impl LockError {
         ]
         .into_iter()
         .flatten()
-        .flat_map(|raw| [raw.to_owned(), raw.escape_debug().to_string()])
+        .flat_map(|raw| {
+            // `Debug` of a text around it escapes fewer quotes than `escape_debug`, and more marks.
+            let debug = format!("{raw:?}").trim_matches('"').to_owned();
+            [raw.to_owned(), raw.escape_debug().to_string(), debug]
+        })
         .collect();
-        let quotes = |text: &str| identifiers.iter().any(|raw| text.contains(raw));
+        let quotes = |text: &str| identifiers.iter().any(|raw| is_quoted(raw, text));
         let mut link: Option<&(dyn Error + 'static)> = Some(source.as_ref());
         while let Some(error) = link {
             if quotes(&error.to_string()) || quotes(&format!("{error:?}")) {
@@ -347,6 +351,27 @@ impl From<Infallible> for LockError {
     fn from(never: Infallible) -> Self {
         match never {}
     }
+}
+
+/// Whether `text` shows the identifier.
+///
+/// A few letters are part of ordinary words, and there they tell nothing. So a short key counts
+/// where it is a word of its own. After a `\` or `%` the end of a word does, too: its beginning
+/// may be an escape, as in `\nkey` or `%20key`.
+fn is_quoted(raw: &str, text: &str) -> bool {
+    const SHORT: usize = 3;
+    let is_in_word = |character: char| character.is_ascii_alphanumeric();
+    if raw.len() > SHORT || !raw.chars().all(is_in_word) {
+        return text.contains(raw);
+    }
+    let mut may_be_escape = false;
+    text.split_inclusive(|character| !is_in_word(character))
+        .any(|part| {
+            let word = part.trim_end_matches(|character| !is_in_word(character));
+            let found = word == raw || may_be_escape && word.ends_with(raw);
+            may_be_escape = part.ends_with(['\\', '%']);
+            found
+        })
 }
 
 /// Stands in for a driver's error whose text quotes a key or a lock id.

@@ -1,11 +1,13 @@
 //! Properties of keys, storage keys, fences, TTLs and liveness, over generated input.
 
+use std::error::Error;
+use std::fmt;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use syncguard_core::{
-    FENCE_MAX, Fence, LockId, LockKey, MAX_KEY_LENGTH_BYTES, Ttl, format_fence, hash_key, is_live,
-    make_fence_key, make_storage_key,
+    ErrorCode, FENCE_MAX, Fence, LockError, LockId, LockKey, MAX_KEY_LENGTH_BYTES, Ttl,
+    format_fence, hash_key, is_live, make_fence_key, make_storage_key,
 };
 use unicode_normalization::UnicodeNormalization as _;
 
@@ -165,5 +167,69 @@ fn generated_lock_ids_are_valid_and_distinct() {
     assert_eq!(ids.len(), 10_000);
     for id in ids {
         assert_eq!(LockId::parse(id.as_str()).unwrap(), id);
+    }
+}
+
+/// A driver's error that shows the same text by `Debug`, which escapes it, and by `Display`.
+#[derive(Debug)]
+struct Driver(String);
+
+impl fmt::Display for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Driver {}
+
+/// One that shows its text by `Debug` alone.
+#[derive(Debug)]
+struct Terse(#[expect(dead_code, reason = "it is for Debug")] String);
+
+impl fmt::Display for Terse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("!")
+    }
+}
+
+impl Error for Terse {}
+
+/// Whether the source is still the driver's own.
+fn keeps<E: Error + Send + Sync + 'static>(key: &str, source: E) -> bool {
+    let error = LockError::new(ErrorCode::Internal, "!")
+        .with_source(source)
+        .with_key(&LockKey::new(key).unwrap());
+    error.source().unwrap().is::<E>()
+}
+
+proptest! {
+    #[test]
+    fn a_quoted_key_is_withheld_whatever_surrounds_it(
+        key in "[a-zA-Z0-9]{1,4}|[^\0a-zA-Z0-9]{1,3}|.{5,9}",
+        before in "(.*[^a-zA-Z0-9])?", after in "([^a-zA-Z0-9].*)?",
+    ) {
+        let Ok(parsed) = LockKey::new(&key) else { return Ok(()) };
+        let text = format!("{before}{}{after}", parsed.as_str());
+        prop_assert!(!keeps(&key, Driver(text.clone())));
+        prop_assert!(!keeps(&key, Terse(text)));
+    }
+
+    #[test]
+    fn an_escape_before_a_quoted_key_hides_nothing(
+        key in "[a-zA-Z0-9]{1,4}", before in ".*",
+        escape in r"\\[nrt0]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\u\{[0-9a-f]{1,6}\}|%[0-9A-F]{2}",
+    ) {
+        let text = format!("{before}{escape}{key}");
+        prop_assert!(!keeps(&key, Driver(text)));
+    }
+
+    #[test]
+    fn a_short_key_inside_ordinary_words_withholds_nothing(
+        key in "[a-z0-9]{1,3}", first in "[a-z]{1,5}", last in "[a-z]{1,5}",
+    ) {
+        for word in [format!("{first}{key}"), format!("{key}{last}"), format!("{first}{key}{last}")] {
+            let text = format!("! ({word}): {word}.");
+            prop_assert!(keeps(&key, Driver(text)));
+        }
     }
 }
