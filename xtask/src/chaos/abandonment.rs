@@ -37,12 +37,7 @@ struct Outcomes {
 }
 
 pub(super) fn run(store: &Store, settings: Settings) -> Done {
-    let server = announced(&format!("start a server for {}", store.name), store.start)?;
-    let address = format!("127.0.0.1:{}", server.port());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on((store.prepare)(address.clone()))?;
+    let (_server, address, runtime) = store.started()?;
     let backend = runtime.block_on((store.connect)(address, settings.mutant))?;
     let what = format!("abandon {ACQUIRES} acquires on {}", store.name);
     let outcomes = Arc::new(Outcomes::default());

@@ -61,12 +61,7 @@ pub(crate) fn hold(holding: &Holding) -> Done {
 }
 
 pub(super) fn run(store: &Store) -> Done {
-    let server = announced(&format!("start a server for {}", store.name), store.start)?;
-    let address = format!("127.0.0.1:{}", server.port());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on((store.prepare)(address.clone()))?;
+    let (_server, address, runtime) = store.started()?;
     let backend = runtime.block_on(connect(store, &address, None))?;
 
     let what = format!("end holders on {}", store.name);

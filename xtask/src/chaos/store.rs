@@ -11,6 +11,9 @@ use syncguard_firestore::{FirestoreOptions, FirestoreStore};
 use syncguard_postgres::PostgresStore;
 use syncguard_redis::RedisStore;
 use syncguard_testkit::{FirestoreEmulator, PostgresServer, RedisServer, Server};
+use tokio::runtime::Runtime;
+
+use crate::step::announced;
 
 /// Short, so that much goes wrong in a short run.
 const OPERATION_TIMEOUT: Duration = Duration::from_millis(500);
@@ -25,6 +28,18 @@ pub(super) struct Store {
     pub(super) connect: fn(String, Option<Mutant>) -> Connecting,
     /// Makes ready what must exist before workers come.
     pub(super) prepare: fn(String) -> Preparing,
+}
+
+impl Store {
+    /// A server of its own that is made ready, where it answers, and a runtime to ask it on. In
+    /// this order: the runtime is dropped first.
+    pub(super) fn started(&self) -> Result<(Box<dyn Server>, String, Runtime)> {
+        let server = announced(&format!("start a server for {}", self.name), self.start)?;
+        let address = format!("127.0.0.1:{}", server.port());
+        let runtime = Runtime::new()?;
+        runtime.block_on((self.prepare)(address.clone()))?;
+        Ok((server, address, runtime))
+    }
 }
 
 pub(super) type Connecting = Pin<Box<dyn Future<Output = Result<AnyBackend, LockError>>>>;
