@@ -15,7 +15,7 @@ use syncguard_testkit::install::{self, Tool};
 use crate::doctor;
 use crate::step::announced;
 
-mod firestore;
+pub(crate) mod firestore;
 mod memory;
 mod postgres;
 mod redis;

@@ -7,14 +7,16 @@ use std::iter;
 use anyhow::{Context, Result, ensure};
 use syncguard_core::{Finding, LockError, Severity};
 
+use crate::backends::firestore::{EMULATOR_HOST, at_emulator, emulator};
 use crate::backends::{BACKENDS, Backend, Deployment};
 use crate::{Done, Verdict};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// redis://..., postgres://..., or firestore://HOST:PORT/PROJECT for an emulator and
-    /// firestore://PROJECT for Google's [default: those of SYNCGUARD_REDIS_URL,
-    /// SYNCGUARD_POSTGRES_URL and FIRESTORE_EMULATOR_HOST that are set]
+    /// firestore://PROJECT for that of FIRESTORE_EMULATOR_HOST or, where this is not set, Google's
+    /// [default: those of SYNCGUARD_REDIS_URL, SYNCGUARD_POSTGRES_URL and FIRESTORE_EMULATOR_HOST
+    /// that are set]
     ///
     /// A password in it is printed nowhere; but other users of the machine can see the arguments of
     /// a process, and not its variables.
@@ -92,7 +94,11 @@ pub(crate) fn run(options: &Options) -> Done {
     let runtime = tokio::runtime::Runtime::new()?;
     let mut verdict = Verdict::Passed;
     for (backend, deployment) in deployments {
-        println!("{} at {}", backend.name, shown(&deployment.url));
+        let kind = match emulator(&deployment.url) {
+            Some(_) => ", an emulator",
+            None => "",
+        };
+        println!("{} at {}{kind}", backend.name, shown(&deployment.url));
         match runtime.block_on((backend.preflight)(deployment)) {
             Ok(findings) => {
                 print!("{}", report(&findings));
@@ -126,7 +132,11 @@ fn named(url: &str, options: &StoreOptions) -> Result<Asked> {
                 .collect();
             format!("a store's URL begins with one of {}", schemes.join(", "))
         })?;
-    let (url, options) = (url.to_owned(), options.clone());
+    let url = match env::var(EMULATOR_HOST) {
+        Ok(host) if base == "firestore" => at_emulator(url, &host),
+        _ => url.to_owned(),
+    };
+    let options = options.clone();
     Ok((backend, Deployment { url, options }))
 }
 
@@ -135,7 +145,7 @@ fn from_environment(options: &StoreOptions) -> Vec<Asked> {
         let address = env::var(backend.service.as_ref()?.variable).ok()?;
         let url = match backend.schemes {
             // The variable has the emulator's host alone; any project will do.
-            ["firestore"] => format!("firestore://{address}/doctor"),
+            ["firestore"] => at_emulator("firestore://doctor", &address),
             _ => address,
         };
         let options = options.clone();

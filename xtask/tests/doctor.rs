@@ -85,13 +85,19 @@ fn firestore_by_its_emulators_address() {
         let mut answers = (0..20).map(|_| ask());
         answers.find(|(_, text)| text.contains("in order"))
     };
+    let variable = vec![("FIRESTORE_EMULATOR_HOST", host.as_str())];
+    let elsewhere = vec![("FIRESTORE_EMULATOR_HOST", "127.0.0.1:1")];
     for (arguments, environment) in [
         (vec!["--url", &url], vec![]),
-        (vec![], vec![("FIRESTORE_EMULATOR_HOST", host.as_str())]),
+        (vec!["--url", &url], elsewhere),
+        (vec!["--url", "firestore://p"], variable.clone()),
+        (vec![], variable),
     ] {
         let found = soon(&|| doctor_with(&arguments, &environment));
         let (output, text) = found.expect("a store in order");
         assert!(output.status.success(), "{text}");
+        let first = format!("firestore at {host}, an emulator\n");
+        assert!(text.contains(&first), "{text}");
     }
 }
 

@@ -9,10 +9,13 @@ use super::{Backend, Deployment, Running, Service};
 #[path = "harness/firestore.rs"]
 mod harness;
 
+/// By convention, what is asked of Firestore goes to the emulator at this address, if it is set.
+pub(crate) const EMULATOR_HOST: &str = "FIRESTORE_EMULATOR_HOST";
+
 pub(super) const BACKEND: Backend = Backend {
     name: "firestore",
     service: Some(Service {
-        variable: "FIRESTORE_EMULATOR_HOST",
+        variable: EMULATOR_HOST,
         tool: install::FIRESTORE,
         start: || {
             let emulator = FirestoreEmulator::start()?;
@@ -30,7 +33,22 @@ pub(super) const BACKEND: Backend = Backend {
     preflight: |deployment| Box::pin(preflight(deployment)),
 };
 
-/// `firestore://HOST:PORT/PROJECT` is an emulator, `firestore://PROJECT` the real thing.
+/// Address and project of `firestore://HOST:PORT/PROJECT`; `firestore://PROJECT` is the real thing.
+pub(crate) fn emulator(url: &str) -> Option<(&str, &str)> {
+    let (address, project) = url.strip_prefix("firestore://")?.split_once('/')?;
+    address.contains(':').then_some((address, project))
+}
+
+/// The URL of the same project on the emulator at `host`, unless it names an emulator itself.
+pub(crate) fn at_emulator(url: &str, host: &str) -> String {
+    match url.strip_prefix("firestore://") {
+        Some(project) if !host.is_empty() && emulator(url).is_none() => {
+            format!("firestore://{host}/{project}")
+        }
+        _ => url.to_owned(),
+    }
+}
+
 async fn preflight(deployment: Deployment) -> Result<Vec<Finding>, LockError> {
     let asked = deployment.options;
     let mut options = FirestoreOptions::new().with_server_time(asked.server_time);
@@ -40,15 +58,12 @@ async fn preflight(deployment: Deployment) -> Result<Vec<Finding>, LockError> {
     if let Some(collection) = asked.fence_counters {
         options = options.with_fence_collection(collection);
     }
-    let (_, place) = deployment
-        .url
-        .split_once("://")
-        .unwrap_or(("", &deployment.url));
-    let store = match place.split_once('/') {
-        Some((emulator, project)) if emulator.contains(':') => {
-            FirestoreStore::connect_emulator(emulator, project, options).await?
+    let store = match emulator(&deployment.url) {
+        Some((address, project)) => {
+            FirestoreStore::connect_emulator(address, project, options).await?
         }
-        _ => {
+        None => {
+            let (_, place) = deployment.url.split_once("://").unwrap_or_default();
             // Fails only where there is one already, which then will do.
             let _ = rustls::crypto::ring::default_provider().install_default();
             FirestoreStore::connect(place, options).await?
