@@ -11,6 +11,12 @@ use syncguard_core::{ErrorCode, LockError};
 const POOLER: &str = "prepared statements do not keep to this connection: behind a pooler in \
                       transaction mode, set `PostgresOptions::with_transaction_pooler`";
 
+/// How the driver says that it was built without TLS. It has no code for that.
+const NO_TLS_BUILT_IN: &str = "without TLS support";
+
+const NO_TLS: &str = "the URL's `sslmode` asks for TLS; enable one of the crate's `tls-*` features, \
+                      such as `tls-rustls-ring-native-roots`";
+
 /// How far an operation had come when it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -39,6 +45,9 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
             (NetworkTimeout, "the server does not answer", true)
         }
         sqlx::Error::Io(_) => (ServiceUnavailable, "the connection failed", true),
+        sqlx::Error::Tls(cause) if cause.to_string().contains(NO_TLS_BUILT_IN) => {
+            (InvalidArgument, NO_TLS, false)
+        }
         sqlx::Error::Tls(_) => (ServiceUnavailable, "TLS could not be set up", false),
         sqlx::Error::PoolTimedOut => match stage {
             Stage::Connecting { exhausted: true } => (
@@ -221,6 +230,18 @@ mod tests {
         assert!(!map(lost(), Stage::Reading).outcome_unknown());
         assert!(!map(lost(), Stage::Connecting { exhausted: false }).outcome_unknown());
         assert!(!map(sqlx::Error::PoolClosed, Stage::Writing).outcome_unknown());
+    }
+
+    #[test]
+    fn tls_that_was_not_built_in_is_told_from_tls_that_failed() {
+        let code = |text: &str| {
+            let error = sqlx::Error::Tls(text.into());
+            map(error, Stage::Connecting { exhausted: false }).code()
+        };
+        let driver = "TLS upgrade required by connect options but SQLx was built without TLS \
+                      support enabled";
+        assert_eq!(code(driver), InvalidArgument);
+        assert_eq!(code("server does not support TLS"), ServiceUnavailable);
     }
 
     #[test]
