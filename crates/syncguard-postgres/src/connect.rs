@@ -74,13 +74,14 @@ impl PostgresStore {
 
     /// Connects to the server at a URL.
     ///
-    /// It opens the first connection, and more as operations need them. TLS is as the URL's `sslmode` says, if the
-    /// application enabled one of the `tls-*` features, here or on `sqlx`.
+    /// It opens the first connection, and more as operations need them. TLS is as the URL's `sslmode`
+    /// says, if the application enabled one of the `tls-*` features, here or on `sqlx`.
     ///
     /// # Errors
-    /// `InvalidArgument` for options or a URL that cannot work or has a parameter that the driver does
-    /// not know, `AuthFailed` if the server refuses the credentials, `ServiceUnavailable` if it
-    /// cannot be reached within 4 s; what the last attempt came to is its source.
+    /// `InvalidArgument` for options or a URL that cannot work, asks for TLS without a feature for it,
+    /// or has a parameter that the driver does not know; `AuthFailed` if the server refuses the
+    /// credentials; `ServiceUnavailable` if nobody listens there, or no connection can be opened within
+    /// 4 s. What the last attempt came to is its source.
     ///
     /// # Cancel safety
     /// Safe: a connection that was under way is closed.

@@ -55,6 +55,8 @@ pub(crate) struct OwnPool {
     settings_refused: AtomicBool,
     /// Whether the last attempt to open a connection failed.
     unreachable: AtomicBool,
+    /// Whether any attempt succeeded.
+    reached: AtomicBool,
     limit: u32,
     places: Arc<Semaphore>,
     /// The one that was used last is at the back.
@@ -76,6 +78,7 @@ impl OwnPool {
             planned,
             settings_refused: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
+            reached: AtomicBool::new(false),
             limit,
             places: Arc::new(Semaphore::new(usize::try_from(limit).unwrap_or(usize::MAX))),
             idle: Mutex::default(),
@@ -137,6 +140,7 @@ impl OwnPool {
     async fn open(&self, deadline: Instant) -> Result<PgConnection, LockError> {
         let opened = self.try_to_open(deadline).await;
         self.unreachable.store(opened.is_err(), Ordering::Relaxed);
+        self.reached.fetch_or(opened.is_ok(), Ordering::Relaxed);
         opened.map_err(|error| map(error, Stage::Connecting { exhausted: false }))
     }
 
@@ -147,7 +151,7 @@ impl OwnPool {
         let mut last = Error::PoolTimedOut;
         loop {
             match timeout_at(deadline, self.connect()).await {
-                Ok(Err(error)) if is_transient(&error) => last = error,
+                Ok(Err(error)) if self.is_transient(&error) => last = error,
                 Ok(outcome) => return outcome,
                 Err(_) => return Err(last),
             }
@@ -174,17 +178,21 @@ impl OwnPool {
         PgConnection::connect_with(&self.target).await
     }
 
+    fn is_transient(&self, error: &Error) -> bool {
+        match error {
+            // A server that was there will listen again. Where none was ever seen, the address is
+            // wrong, rather.
+            Error::Io(io) if io.kind() == io::ErrorKind::ConnectionRefused => {
+                self.reached.load(Ordering::Relaxed)
+            }
+            Error::Database(database) => database.is_transient_in_connect_phase(),
+            _ => false,
+        }
+    }
+
     fn idle(&self) -> MutexGuard<'_, VecDeque<Idle>> {
         // Each use leaves it in order.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn is_transient(error: &Error) -> bool {
-    match error {
-        Error::Io(io) => io.kind() == io::ErrorKind::ConnectionRefused,
-        Error::Database(database) => database.is_transient_in_connect_phase(),
-        _ => false,
     }
 }
 
