@@ -68,11 +68,8 @@ impl LockBackend for RedisStore {
         let lock = self.names.lock(key)?;
         let fence = self.names.fence(&lock)?;
         let keys = vec![lock, self.names.index(id)?, fence];
-        let arguments = [
-            id.as_str().into(),
-            ttl.as_millis().into(),
-            serde_json::Value::from(key.as_str()).to_string().into(),
-        ];
+        let (ttl_ms, key) = (ttl.as_millis(), serde_json::Value::from(key.as_str()));
+        let arguments = [format!("{}{ttl_ms},{key}", id.as_str()).into()];
         let answer = self
             .clients
             .run(id.as_str(), &ACQUIRE, keys, arguments)
@@ -109,7 +106,7 @@ impl LockBackend for RedisStore {
 
     async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
         let keys = vec![self.names.index(id)?];
-        let arguments = [id.as_str().into(), ttl.as_millis().into()];
+        let arguments = [format!("{}{}", id.as_str(), ttl.as_millis()).into()];
         let answer = self
             .clients
             .run(id.as_str(), &EXTEND, keys, arguments)

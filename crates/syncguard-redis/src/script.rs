@@ -63,18 +63,18 @@ pub(crate) fn acquired(answer: Value) -> Result<Acquired, LockError> {
         Value::Integer(0) => Ok(Acquired::Locked),
         Value::Integer(-3) => Err(not_a_lock()),
         Value::Integer(-4) => Err(Fence::exhausted()),
-        Value::Array(fields) => match fields.as_slice() {
-            [Value::Integer(1), fence, Value::Integer(expires_at_ms)] => Ok(Acquired::Granted {
-                fence: fence
-                    .as_str()
-                    .and_then(|digits| digits.parse().ok())
-                    .ok_or_else(unexpected)?,
-                expires_at_ms: *expires_at_ms,
-            }),
-            _ => Err(unexpected()),
-        },
+        Value::String(grant) => granted(&grant).ok_or_else(unexpected),
         _ => Err(unexpected()),
     }
+}
+
+/// `EXPIRES_AT_MS FENCE`.
+fn granted(text: &str) -> Option<Acquired> {
+    let (expires_at_ms, fence) = text.split_once(' ')?;
+    Some(Acquired::Granted {
+        fence: fence.parse().ok()?,
+        expires_at_ms: expires_at_ms.parse().ok()?,
+    })
 }
 
 /// What `release.lua` answers.
@@ -93,12 +93,10 @@ pub(crate) fn extended(
     answer: &Value,
     clustered: bool,
 ) -> Result<Result<i64, FailureReason>, LockError> {
-    if let Value::Array(fields) = answer
-        && let [Value::Integer(1), Value::Integer(expires_at_ms)] = fields.as_slice()
-    {
-        return Ok(Ok(*expires_at_ms));
+    match answer {
+        Value::Integer(expires_at_ms @ 1..) => Ok(Ok(*expires_at_ms)),
+        other => not_held(other, clustered).map(Err),
     }
-    not_held(answer, clustered).map(Err)
 }
 
 fn not_held(answer: &Value, clustered: bool) -> Result<FailureReason, LockError> {
@@ -119,23 +117,25 @@ fn not_held(answer: &Value, clustered: bool) -> Result<FailureReason, LockError>
 
 /// What `read_key.lua` and `read_id.lua` answer.
 pub(crate) fn read(answer: &Value) -> Result<Option<Reading>, LockError> {
-    let Value::Array(fields) = answer else {
-        return match answer {
-            Value::Null => Ok(None),
-            _ => Err(unexpected()),
-        };
-    };
-    let [value, seconds, microseconds] = fields.as_slice() else {
-        return Err(unexpected());
-    };
-    let (Some(seconds), Some(microseconds)) = (seconds.as_i64(), microseconds.as_i64()) else {
-        return Err(unexpected());
-    };
-    Ok(Some(Reading {
+    if answer.is_null() {
+        return Ok(None);
+    }
+    let Value::String(text) = answer else {
         // What is not UTF-8 is not JSON either.
-        value: value.as_str().ok_or_else(not_a_lock)?.into_owned(),
-        now_ms: redis_server_time_ms(seconds, microseconds),
-    }))
+        let bytes = matches!(answer, Value::Bytes(_));
+        return Err(if bytes { not_a_lock() } else { unexpected() });
+    };
+    reading(text).map(Some).ok_or_else(unexpected)
+}
+
+/// `SECONDS MICROSECONDS VALUE`.
+fn reading(text: &str) -> Option<Reading> {
+    let (seconds, rest) = text.split_once(' ')?;
+    let (microseconds, value) = rest.split_once(' ')?;
+    Some(Reading {
+        value: value.to_owned(),
+        now_ms: redis_server_time_ms(seconds.parse().ok()?, microseconds.parse().ok()?),
+    })
 }
 
 fn unexpected() -> LockError {
@@ -154,10 +154,12 @@ mod tests {
     fn an_answer_that_no_script_gives_is_an_error_of_unknown_outcome() {
         let strange = [
             Value::Null,
-            Value::Integer(7),
+            Value::Integer(-7),
             Value::Array(vec![]),
             Value::Array(vec![1.into(), "12".into(), 3.into()]),
             "OK".into(),
+            "1700000000000 12".into(),
+            "soon 000000000000012".into(),
         ];
         for answer in strange {
             assert!(

@@ -161,7 +161,7 @@ async fn hold(connection: &mut MultiplexedConnection) -> Result<()> {
     let command = Names::of(WANTED).command(Flavour::Ours, Call::Acquire, &digest);
     let answer: Value = command.query_async(connection).await?;
     ensure!(
-        matches!(answer, Value::Array(_)),
+        matches!(answer, Value::BulkString(_)),
         "the lock was not taken: {answer:?}"
     );
     Ok(())

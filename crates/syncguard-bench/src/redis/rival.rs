@@ -55,7 +55,7 @@ impl Worker for BareTask {
         let granted: Value = watch.time(0, granted).await?;
         let released = release.query_async(&mut self.connection);
         let released: Value = watch.time(1, released).await?;
-        let expected = matches!(granted, Value::Array(_)) && released == Value::Int(1);
+        let expected = matches!(granted, Value::BulkString(_)) && released == Value::Int(1);
         ensure!(expected, "a free key was refused");
         Ok(())
     }

@@ -108,9 +108,9 @@ impl Names {
         };
         let arguments = match (flavour, call) {
             (Flavour::Ours, Call::Acquire | Call::Refusal) => {
-                vec![id, ttl, format!("\"{}\"", self.key)]
+                vec![format!("{id}{ttl},\"{}\"", self.key)]
             }
-            (Flavour::Ours, Call::Extend) => vec![id, ttl],
+            (Flavour::Ours, Call::Extend) => vec![id + &ttl],
             (Flavour::Ours, Call::Release) => vec![id],
             (Flavour::Ours, Call::Lookup) => vec![],
             (Flavour::Literal, Call::Acquire | Call::Refusal) => {

@@ -1,5 +1,5 @@
--- Reads the lock in `value`: sets `expires` and `owned`, whether the id in ARGV[1] holds it. Sets `lock`,
--- too, if it had to be decoded. Part of the scripts that judge stored locks.
+-- Reads the lock in `value`: sets `expires` and `owned`, whether `id` holds it. Sets `lock`, too, if it
+-- had to be decoded. Part of the scripts that judge stored locks.
 
 local find, sub = string.find, string.sub
 local lock, expires, owned
@@ -9,7 +9,7 @@ local lock, expires, owned
 if find(value, '{"lockId":"', 1, true) == 1 and find(value, '","expiresAtMs":', 34, true) == 34
   and find(value, ',"acquiredAtMs":', 63, true) == 63 and find(value, '"}', -2, true) then
   expires = tonumber(sub(value, 50, 62))
-  owned = find(value, ARGV[1], 12, true) == 12
+  owned = find(value, id, 12, true) == 12
 end
 if not expires then
   -- Some other implementation's: the same fields in any order. Or no lock at all, and then whoever
@@ -22,5 +22,5 @@ if not expires then
     and type(lock.fence) == 'string') then
     return -3
   end
-  expires, owned = lock.expiresAtMs, lock.lockId == ARGV[1]
+  expires, owned = lock.expiresAtMs, lock.lockId == id
 end

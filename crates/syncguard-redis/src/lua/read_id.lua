@@ -1,7 +1,7 @@
 -- Reads what is stored under the key that a lock id leads to, and the time by which to judge it.
 --
 -- KEYS: the index of the id
--- Answers {value, seconds, microseconds}, or nil.
+-- Answers 'seconds microseconds value', or nil.
 
 local call = redis.call
 local key = call('GET', KEYS[1])
@@ -10,4 +10,4 @@ if not value then
   return false
 end
 local time = call('TIME')
-return {value, time[1], time[2]}
+return time[1] .. ' ' .. time[2] .. ' ' .. value

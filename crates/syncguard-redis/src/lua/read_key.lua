@@ -1,7 +1,7 @@
 -- Reads what is stored under a key, and the time by which to judge it.
 --
 -- KEYS: the lock
--- Answers {value, seconds, microseconds}, or nil.
+-- Answers 'seconds microseconds value', or nil.
 
 local call = redis.call
 local value = call('GET', KEYS[1])
@@ -9,4 +9,4 @@ if not value then
   return false
 end
 local time = call('TIME')
-return {value, time[1], time[2]}
+return time[1] .. ' ' .. time[2] .. ' ' .. value

@@ -14,6 +14,7 @@ local value = call('GET', key)
 if not value then
   return -5
 end
+local id = ARGV[1]
 --- lock.lua
 -- An index can outlive its lock. The owner is what the lock says, not what led here.
 if not owned then
@@ -21,7 +22,9 @@ if not owned then
 end
 local time = call('TIME')
 call('DEL', key, KEYS[1])
-if expires + TOLERANCE_MS > time[1] * 1000 + time[2] / 1000 then
+-- By seconds first: they decide, unless it ended just now.
+local ahead = expires + TOLERANCE_MS - time[1] * 1000
+if ahead >= 1000 or ahead > time[2] / 1000 then
   return 1
 end
 return -2
