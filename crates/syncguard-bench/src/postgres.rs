@@ -1,9 +1,10 @@
 //! PostgreSQL: the statements, beside `pgbench`, bare advisory locks, and a transaction of six.
 
 use std::process::Command;
+use std::str::FromStr as _;
 
 use anyhow::Result;
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, raw_sql};
 use syncguard_core::Managed;
 use syncguard_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
@@ -145,6 +146,14 @@ async fn connect(url: &str, connections: usize) -> Result<PgPool> {
         .test_before_acquire(false)
         .connect(url)
         .await?)
+}
+
+/// The settings of the store's own sessions, for all that is measured beside it.
+const SETTINGS: [(&str, &str); 2] = [("enable_seqscan", "off"), ("jit", "off")];
+
+/// How others connect, so that their sessions are as ours.
+fn alike(url: &str) -> Result<PgConnectOptions> {
+    Ok(PgConnectOptions::from_str(url)?.options(SETTINGS))
 }
 
 /// A backend with its tables, and a connection for each task.

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use sqlx::PgPool;
 use syncguard_testkit::install;
 
+use super::SETTINGS;
 use super::server::fill;
 use super::statements::Statements;
 use crate::drive::{Latency, Sample};
@@ -72,8 +73,10 @@ impl<'a> Pgbench<'a> {
         let file = folder.path().join("script.sql");
         fs::write(&file, script)?;
         let each = rate * span.as_secs_f64() / f64::from(u32::try_from(self.clients)?);
+        let settings = SETTINGS.map(|(name, value)| format!("-c {name}={value}"));
         let mut command = Command::new(&self.program);
         command
+            .env("PGOPTIONS", settings.join(" "))
             .args([
                 "-h",
                 "127.0.0.1",

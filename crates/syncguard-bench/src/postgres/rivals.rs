@@ -8,15 +8,16 @@ use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, query, query_as, query_scalar};
 use syncguard_core::{LockId, TIME_TOLERANCE_MS};
 
+use super::alike;
 use crate::drive::{Sample, Stopwatch, Worker, drive};
 use crate::workload::{TTL, key_text};
 
 /// Measures a session's advisory lock, each task on a connection of its own.
 pub(crate) async fn advisory(url: &str, tasks: usize, span: Duration) -> Result<Sample> {
-    let mut workers = Vec::new();
+    let (target, mut workers) = (alike(url)?, Vec::new());
     for task in 0..tasks {
         workers.push(Advisory {
-            connection: PgConnection::connect(url).await?,
+            connection: PgConnection::connect_with(&target).await?,
             task,
             next: 0,
         });
@@ -47,10 +48,10 @@ impl Worker for Advisory {
 
 /// Measures acquires that are a transaction of six statements, and releases that are one.
 pub(crate) async fn six_statements(url: &str, tasks: usize, span: Duration) -> Result<Sample> {
-    let mut workers = Vec::new();
+    let (target, mut workers) = (alike(url)?, Vec::new());
     for task in 0..tasks {
         workers.push(SixStatements {
-            connection: PgConnection::connect(url).await?,
+            connection: PgConnection::connect_with(&target).await?,
             task,
             next: 0,
         });

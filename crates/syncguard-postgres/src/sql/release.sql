@@ -3,14 +3,9 @@
 WITH deleted AS (
     -- The condition on the owner is checked again on the newest version of the row, should the
     -- statement have waited for another. RETURNING reads the clock after that wait.
-    DELETE FROM {locks} AS lock
-    WHERE lock.lock_id = $2 AND $1 = '{statement}'
-    RETURNING lock.lock_id, lock.expires_at_ms > {now_ms} - {tolerance_ms} AS live
+    DELETE FROM {locks}
+    WHERE lock_id = $2 AND $1 = '{statement}'
+    RETURNING CASE WHEN expires_at_ms > {now_ms} - {tolerance_ms} THEN 'released'
+              ELSE 'expired' END AS verdict
 )
-SELECT concat_ws(' ', '{statement}', $2,
-    CASE
-        WHEN deleted.lock_id IS DISTINCT FROM $2 THEN 'absent'
-        WHEN deleted.live THEN 'released'
-        ELSE 'expired'
-    END)
-FROM (VALUES (1)) AS one_row LEFT JOIN deleted ON true
+SELECT concat_ws(' ', '{statement}', $2, coalesce((SELECT verdict FROM deleted), 'absent'))
