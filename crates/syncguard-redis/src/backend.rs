@@ -10,6 +10,7 @@ use syncguard_core::{
 
 use crate::cleanup::Cleanup;
 use crate::client::Clients;
+use crate::document;
 use crate::keys::Names;
 use crate::script::{self, ACQUIRE, Acquired, EXTEND, READ_ID, READ_KEY, RELEASE};
 
@@ -68,8 +69,8 @@ impl LockBackend for RedisStore {
         let lock = self.names.lock(key)?;
         let fence = self.names.fence(&lock)?;
         let keys = vec![lock, self.names.index(id)?, fence];
-        let (ttl_ms, key) = (ttl.as_millis(), serde_json::Value::from(key.as_str()));
-        let arguments = [format!("{}{ttl_ms},{key}", id.as_str()).into()];
+        let (head, tail) = (document::head(id), document::tail(key));
+        let arguments = [format!("{head}{}{tail}", ttl.as_millis()).into()];
         let answer = self
             .clients
             .run(id.as_str(), &ACQUIRE, keys, arguments)
@@ -89,7 +90,7 @@ impl LockBackend for RedisStore {
 
     async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
         let keys = vec![self.names.index(id)?];
-        let arguments = [id.as_str().into()];
+        let arguments = [document::head(id).into()];
         let answer = self
             .clients
             .run(id.as_str(), &RELEASE, keys, arguments)
@@ -106,7 +107,7 @@ impl LockBackend for RedisStore {
 
     async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
         let keys = vec![self.names.index(id)?];
-        let arguments = [format!("{}{}", id.as_str(), ttl.as_millis()).into()];
+        let arguments = [format!("{}{}", document::head(id), ttl.as_millis()).into()];
         let answer = self
             .clients
             .run(id.as_str(), &EXTEND, keys, arguments)

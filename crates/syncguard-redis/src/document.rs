@@ -27,20 +27,35 @@ struct Document<'a> {
     fence: Cow<'a, str>,
 }
 
+/// How the value of a lock with this id begins: all before the expiry.
+pub(crate) fn head(id: &LockId) -> String {
+    format!(r#"{{"lockId":"{}","expiresAtMs":"#, id.as_str())
+}
+
+/// How the value of a lock on this key goes on after the times: all before the fence.
+pub(crate) fn tail(key: &LockKey) -> String {
+    let key = serde_json::Value::from(key.as_str());
+    format!(r#","key":{key},"fence":""#)
+}
+
+/// The lock that a value says, live or not.
+///
+/// A value that is no lock is `InvalidArgument`. Its text stays out of the error, and so does the
+/// parser's, which would quote it.
+pub(crate) fn parse(value: &str) -> Result<LockInfoDebug, LockError> {
+    let document: Document<'_> = serde_json::from_str(value).map_err(|_| not_a_lock())?;
+    Ok(LockInfoDebug {
+        key: LockKey::new(&document.key).map_err(|_| not_a_lock())?,
+        lock_id: LockId::parse(&document.lock_id).map_err(|_| not_a_lock())?,
+        expires_at_ms: document.expires_at_ms,
+        acquired_at_ms: document.acquired_at_ms,
+        fence: document.fence.parse::<Fence>().map_err(|_| not_a_lock())?,
+    })
+}
+
 impl Reading {
-    /// The lock that was read, live or not.
-    ///
-    /// A value that is no lock is `InvalidArgument`. Its text stays out of the error, and so does
-    /// the parser's, which would quote it.
     pub(crate) fn lock(&self) -> Result<LockInfoDebug, LockError> {
-        let document: Document<'_> = serde_json::from_str(&self.value).map_err(|_| not_a_lock())?;
-        Ok(LockInfoDebug {
-            key: LockKey::new(&document.key).map_err(|_| not_a_lock())?,
-            lock_id: LockId::parse(&document.lock_id).map_err(|_| not_a_lock())?,
-            expires_at_ms: document.expires_at_ms,
-            acquired_at_ms: document.acquired_at_ms,
-            fence: document.fence.parse::<Fence>().map_err(|_| not_a_lock())?,
-        })
+        parse(&self.value)
     }
 
     pub(crate) fn is_live(&self, lock: &LockInfoDebug) -> bool {
@@ -61,14 +76,9 @@ mod tests {
 
     use super::*;
 
-    fn read(value: &str) -> Result<LockInfoDebug, LockError> {
-        let value = value.to_owned();
-        Reading { value, now_ms: 0 }.lock()
-    }
-
     #[test]
     fn fields_may_come_in_any_order_escaped_and_with_others() {
-        let lock = read(
+        let lock = parse(
             r#"{"fence":"000000000000007","key":"a\/\u00e9\n","extra":[1],"acquiredAtMs":1,
                 "expiresAtMs":2,"lockId":"AAAAAAAAAAAAAAAAAAAAAA"}"#,
         )
@@ -95,7 +105,7 @@ mod tests {
             r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":1,"acquiredAtMs":1,"key":"secret","fence":"1"}"#,
             r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":1,"acquiredAtMs":1,"key":"secret","fence":"000000000000001""#,
         ] {
-            let error = read(value).unwrap_err();
+            let error = parse(value).unwrap_err();
             assert_eq!(error.code(), ErrorCode::InvalidArgument, "{value}");
             assert!(!format!("{error} {error:?}").contains("secret"), "{value}");
         }

@@ -8,7 +8,7 @@ use syncguard_core::{
     ErrorCode, FENCE_MAX, FailureReason, Fence, LockError, TIME_TOLERANCE_MS, redis_server_time_ms,
 };
 
-use crate::document::{Reading, not_a_lock};
+use crate::document::{self, Reading, not_a_lock};
 
 pub(crate) static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::judging(include_str!("lua/acquire.lua")));
@@ -63,18 +63,15 @@ pub(crate) fn acquired(answer: Value) -> Result<Acquired, LockError> {
         Value::Integer(0) => Ok(Acquired::Locked),
         Value::Integer(-3) => Err(not_a_lock()),
         Value::Integer(-4) => Err(Fence::exhausted()),
-        Value::String(grant) => granted(&grant).ok_or_else(unexpected),
+        Value::String(value) => {
+            let lock = document::parse(&value).map_err(|_| unexpected())?;
+            Ok(Acquired::Granted {
+                fence: lock.fence,
+                expires_at_ms: lock.expires_at_ms,
+            })
+        }
         _ => Err(unexpected()),
     }
-}
-
-/// `EXPIRES_AT_MS FENCE`.
-fn granted(text: &str) -> Option<Acquired> {
-    let (expires_at_ms, fence) = text.split_once(' ')?;
-    Some(Acquired::Granted {
-        fence: fence.parse().ok()?,
-        expires_at_ms: expires_at_ms.parse().ok()?,
-    })
 }
 
 /// What `release.lua` answers.
@@ -158,8 +155,9 @@ mod tests {
             Value::Array(vec![]),
             Value::Array(vec![1.into(), "12".into(), 3.into()]),
             "OK".into(),
-            "1700000000000 12".into(),
-            "soon 000000000000012".into(),
+            "1700000000000 000000000000012".into(),
+            r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":1,"acquiredAtMs":1,"key":"k"}"#
+                .into(),
         ];
         for answer in strange {
             assert!(

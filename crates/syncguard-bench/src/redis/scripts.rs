@@ -106,12 +106,13 @@ impl Names {
             Call::Acquire | Call::Refusal => vec![self.lock(), self.index(), self.fence()],
             Call::Extend | Call::Lookup | Call::Release => vec![self.index()],
         };
+        let head = format!(r#"{{"lockId":"{id}","expiresAtMs":"#);
         let arguments = match (flavour, call) {
             (Flavour::Ours, Call::Acquire | Call::Refusal) => {
-                vec![format!("{id}{ttl},\"{}\"", self.key)]
+                vec![format!(r#"{head}{ttl},"key":"{}","fence":""#, self.key)]
             }
-            (Flavour::Ours, Call::Extend) => vec![id + &ttl],
-            (Flavour::Ours, Call::Release) => vec![id],
+            (Flavour::Ours, Call::Extend) => vec![head + &ttl],
+            (Flavour::Ours, Call::Release) => vec![head],
             (Flavour::Ours, Call::Lookup) => vec![],
             (Flavour::Literal, Call::Acquire | Call::Refusal) => {
                 vec![id, ttl, tolerance, self.lock(), self.key.clone()]
