@@ -34,7 +34,7 @@ impl<T: Target> Network<T> {
     }
 
     /// Makes a call of which the reply is lost after the store has carried it out, as `applied`
-    /// sees by other ways. From then on nothing passes any more, until it is told otherwise.
+    /// sees by other ways. From then on `loss` is in force, until it is told otherwise.
     ///
     /// `None` if the call ended before: an operation of several requests has to make them all
     /// within its deadline, and a busy machine may be too slow for that.
@@ -42,6 +42,7 @@ impl<T: Target> Network<T> {
         &self,
         call: impl Future<Output = R>,
         applied: impl AsyncFn() -> bool,
+        loss: Faults,
     ) -> Option<R> {
         self.set(Faults::HOLD_REPLIES);
         let losing = async {
@@ -53,7 +54,7 @@ impl<T: Target> Network<T> {
                 // What was held before are replies to requests that prepare the change.
                 self.proxy.let_through(held);
             }
-            self.set(Faults::HALF_OPEN);
+            self.set(loss);
         };
         let mut call = std::pin::pin!(call);
         tokio::select! {

@@ -22,7 +22,9 @@ macro_rules! __for_each_case {
         $($consumer)+! { [$($context)*]
             outcomes {
                 shared an_acquire_whose_reply_is_lost_is_given_back_once_the_network_is;
+                shared an_acquire_whose_connection_breaks_at_the_reply_is_given_back;
                 shared a_release_whose_reply_is_lost_can_be_repeated;
+                shared a_release_whose_connection_breaks_at_the_reply_can_be_repeated;
             }
             waiting {
                 own the_timeout_of_a_wait_holds_against_a_stopped_server;

@@ -201,7 +201,8 @@ pub async fn a_holder_that_was_paused_past_its_ttl_finds_out_on_waking<T: Target
                 });
                 assert_eq!(late.await.expires_at_ms(), None);
                 let next = take(&client, &key, LONG).await;
-                assert!(next.fence() > others_fence);
+                let fence = next.fence();
+                assert!(fence > others_fence, "fence {fence}, after {others_fence}");
                 let released = next.release().await.expect("an answer");
                 assert!(released.is_released());
             });
@@ -215,7 +216,10 @@ pub async fn a_holder_that_was_paused_past_its_ttl_finds_out_on_waking<T: Target
         .with_retry_delay(Duration::from_millis(20));
     let others = lock(&other, &key, options, async |lease| lease.fence()).await;
     let fence = others.expect("the key runs out").into_value();
-    assert!(fence > first);
+    assert!(
+        fence > first,
+        "fence {fence} of the successor, after {first}"
+    );
     wake.send(fence).expect("someone waits");
     let holder = tokio::task::spawn_blocking(|| holder.join());
     holder.await.expect("it ends").expect("it does not panic");

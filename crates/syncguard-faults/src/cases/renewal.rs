@@ -298,10 +298,14 @@ pub async fn renewed_locks_stay_released_and_leave_no_task<T: Target>(fixture: F
 async fn free<B: ManagedBackend>(client: &B, key: &str, ttl: Duration) -> LockGuard<B> {
     let started = Instant::now();
     loop {
-        if let Ok(Some(guard)) = acquire(client, key, ttl).await {
+        let answer = acquire(client, key, ttl).await;
+        if let Ok(Some(guard)) = answer {
             return guard;
         }
-        assert!(started.elapsed() < BEFORE_LONG, "the key is never free");
+        assert!(
+            started.elapsed() < BEFORE_LONG,
+            "for {BEFORE_LONG:?} no acquire with a TTL of {ttl:?} succeeded; the last one: {answer:?}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
