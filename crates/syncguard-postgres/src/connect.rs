@@ -80,8 +80,9 @@ impl PostgresStore {
     /// # Errors
     /// `InvalidArgument` for options or a URL that cannot work, asks for TLS without a feature for it,
     /// or has a parameter that the driver does not know; `AuthFailed` if the server refuses the
-    /// credentials; `ServiceUnavailable` if nobody listens there, or no connection can be opened within
-    /// 4 s. What the last attempt came to is its source.
+    /// credentials; `RateLimited` if it has no connection to spare; `ServiceUnavailable` if nobody
+    /// listens there, or no connection can be opened within 4 s. What the last attempt came to is its
+    /// source.
     ///
     /// # Cancel safety
     /// Safe: a connection that was under way is closed.
@@ -110,7 +111,7 @@ impl PostgresStore {
     /// unless `test_before_acquire` is off, and after each use in any case. And its sessions plan as
     /// the server sees fit: between two vacuums, statements on a table of locks that is mostly empty
     /// can come to read all of what was deleted. Where the pool serves locks alone, `enable_seqscan`
-    /// off in its connect options prevents that.
+    /// and `jit` off in its connect options prevent that.
     ///
     /// # Errors
     /// `InvalidArgument` for options that cannot work.

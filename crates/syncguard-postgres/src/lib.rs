@@ -25,7 +25,9 @@
 //! and no transaction is: nothing is left in the session. A contended acquire writes nothing.
 //!
 //! Sessions that the store opens itself have `enable_seqscan` and `jit` off: the server keeps a plan
-//! for longer than a table of locks keeps its size, and so the plan always goes by the index.
+//! for longer than a table of locks keeps its size, and so the plan always goes by the index. Not with
+//! [`with_transaction_pooler`](PostgresOptions::with_transaction_pooler), where no plan is kept, nor
+//! behind a pooler that refuses such settings.
 //!
 //! Time is the server's. A lease counts as live until `expires_at_ms + 1000`: within that second
 //! others are refused the key, and an extend still saves the lease.

@@ -28,6 +28,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// double the round trips of every operation.
 const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 
+/// How long such a try may take. A connection that was cut off without a word would use up the time
+/// in which another can be opened.
+const TRY_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// A connection that nobody needed for so long is one too many.
 const LONGEST_IDLE: Duration = Duration::from_mins(10);
 
@@ -80,7 +84,11 @@ impl OwnPool {
             unreachable: AtomicBool::new(false),
             reached: AtomicBool::new(false),
             limit,
-            places: Arc::new(Semaphore::new(usize::try_from(limit).unwrap_or(usize::MAX))),
+            places: Arc::new(Semaphore::new(
+                usize::try_from(limit).map_or(Semaphore::MAX_PERMITS, |limit| {
+                    limit.min(Semaphore::MAX_PERMITS)
+                }),
+            )),
             idle: Mutex::default(),
         }
     }
@@ -130,9 +138,12 @@ impl OwnPool {
             if idle.since.elapsed() <= TRUSTED_IDLE {
                 return Some(idle);
             }
-            let tried = timeout_at(deadline, idle.connection.ping()).await;
-            if matches!(tried, Ok(Ok(()))) {
-                return Some(idle);
+            let limit = deadline.min(Instant::now() + TRY_TIMEOUT);
+            match timeout_at(limit, idle.connection.ping()).await {
+                Ok(Ok(())) => return Some(idle),
+                Ok(Err(_)) => {}
+                // The others would hang as well.
+                Err(_) => return None,
             }
         }
     }
@@ -218,8 +229,9 @@ impl Leased {
         if now - self.opened > LONGEST_LIFE {
             return;
         }
+        self.pool.unreachable.store(false, Ordering::Relaxed);
         let mut idle = self.pool.idle();
-        if idle
+        while idle
             .front()
             .is_some_and(|one| now - one.since > LONGEST_IDLE)
         {

@@ -22,7 +22,7 @@ const PATIENCE_MS: i64 = 500;
 const NOW_MS: &str = "floor(date_part('epoch', clock_timestamp()) * 1000)::bigint";
 
 const IN_TIME: &str = "clock_timestamp() - statement_timestamp() \
-                       < CASE WHEN turn.waited THEN least($5, {patience_ms}) ELSE {patience_ms} END \
+                       < CASE WHEN ready.waited THEN least($5, {patience_ms}) ELSE {patience_ms} END \
                        * interval '1 millisecond'";
 /// Whether or not there was a line.
 const IN_TIME_AT_ALL: &str = "clock_timestamp() - statement_timestamp() \

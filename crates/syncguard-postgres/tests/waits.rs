@@ -83,6 +83,8 @@ async fn a_blocked_acquire_is_locked_or_gets_its_full_ttl() {
         "SELECT pg_advisory_xact_lock(hashtext('blocked'))",
         "SELECT * FROM {fences} FOR UPDATE",
         "SELECT * FROM {locks} FOR UPDATE",
+        // Once it is committed, there is no row any more that an upsert would judge anew.
+        "DELETE FROM {locks}",
     ];
     for blocker in blockers {
         for (ttl, blocked_ms) in [(300, 900), (300, 250), (600, 550), (60_000, 100)] {
@@ -99,7 +101,7 @@ async fn a_blocked_acquire_is_locked_or_gets_its_full_ttl() {
             });
             tokio::time::sleep(Duration::from_millis(blocked_ms)).await;
             let freed = fixture.server_now_ms().await;
-            busy.rollback().await.unwrap();
+            busy.commit().await.unwrap();
             let what = format!("{blocker}, TTL {ttl} ms, blocked {blocked_ms} ms");
             match attempt.await.unwrap() {
                 Ok(None) => assert!(blocked_ms > 200, "{what}: refused without need"),

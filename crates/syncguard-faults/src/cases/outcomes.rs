@@ -53,7 +53,7 @@ async fn given_back<T: Target>(fixture: &Fixture<T>, loss: Faults) {
         let Some(outcome) = lost.await else {
             continue;
         };
-        unknown(outcome.expect_err("its reply is lost"), loss);
+        unknown(&outcome.expect_err("its reply is lost"), loss);
         tokio::time::sleep(OUTAGE).await;
         assert!(held(&direct, &key).await, "no way leads to the store");
         network.set(Faults::NONE);
@@ -92,7 +92,7 @@ async fn repeated<T: Target>(fixture: &Fixture<T>, loss: Faults) {
         let Some(outcome) = lost.await else {
             continue;
         };
-        unknown(outcome.expect_err("its reply is lost"), loss);
+        unknown(&outcome.expect_err("its reply is lost"), loss);
         network.set(Faults::NONE);
         let again = async || match release(&client, lease.lock_id()).await {
             Ok(released_or_not_held) => Some(released_or_not_held),
@@ -114,7 +114,7 @@ async fn repeated<T: Target>(fixture: &Fixture<T>, loss: Faults) {
     client.drain(BEFORE_LONG).await.expect("nothing is left");
 }
 
-fn unknown(error: LockError, loss: Faults) {
+fn unknown(error: &LockError, loss: Faults) {
     assert!(
         error.outcome_unknown(),
         "the store has applied it, and the error says that it has not: {error:?}"

@@ -1,12 +1,12 @@
 -- Takes the lock on a key, or says why not. One statement: one implicit transaction.
 -- $1 statement, $2 lock id, $3 storage key, $4 fence key, $5 TTL in ms, $6 user's key
 WITH
--- The live lock that was there when the statement began. A contended attempt ends here, having
--- written nothing and waited for nobody.
+-- What was there when the statement began. A contended attempt ends here, having written nothing
+-- and waited for nobody.
 seen AS MATERIALIZED (
-    SELECT lock_id, expires_at_ms, fence
+    SELECT lock_id, expires_at_ms, fence, expires_at_ms > {now_ms} - {tolerance_ms} AS live
     FROM {locks}
-    WHERE key = $3 AND expires_at_ms > {now_ms} - {tolerance_ms}
+    WHERE key = $3
 ),
 -- Contenders for a free key line up. Other implementations of SyncGuard take this same advisory
 -- lock and then upsert without a condition, so nobody may upsert without it. Trying first tells
@@ -16,25 +16,38 @@ turn AS MATERIALIZED (
         WHEN pg_try_advisory_xact_lock(hashtext($3)) THEN false
         ELSE pg_advisory_xact_lock(hashtext($3)) IS NOT NULL
     END AS waited
-    WHERE $1 = '{statement}' AND NOT EXISTS (SELECT FROM seen)
+    WHERE $1 = '{statement}' AND NOT EXISTS (SELECT FROM seen WHERE live)
+),
+-- An expired lock's row is locked before anything is timed: an extend that is about to commit may
+-- still save it, and where a delete is, an upsert would insert what it had made before the wait.
+settled AS MATERIALIZED (
+    SELECT lock.expires_at_ms
+    FROM turn, seen, {locks} AS lock
+    WHERE lock.key = $3
+    FOR UPDATE OF lock
+),
+ready AS MATERIALIZED (
+    SELECT waited,
+           EXISTS (SELECT FROM settled WHERE expires_at_ms > {now_ms} - {tolerance_ms}) AS saved
+    FROM turn
 ),
 -- Whoever waited long is sent away. Its caller may be gone, and would not come back to release a
 -- lock granted that late.
 bumped AS (
     INSERT INTO {fences} AS counter (fence_key, fence, key_debug)
-    SELECT $4, 1, $6 FROM turn WHERE {in_time}
+    SELECT $4, 1, $6 FROM ready WHERE NOT saved AND {in_time}
     ON CONFLICT (fence_key) DO UPDATE SET fence = counter.fence + 1
     WHERE counter.fence >= 0 AND counter.fence < {fence_max}
     RETURNING fence
 ),
 -- A lock that was taken while this waited its turn is invisible to the statement's snapshot, but
--- not to ON CONFLICT, which waits for whoever uses the row and judges its newest version: an extend
--- that was about to commit saves its lease. The race is lost then, and a fence skipped, unless the
--- lock was taken for this very id: by a twin of this call, whose grant is then left as it is.
+-- not to ON CONFLICT, which judges the row's newest version. The race is lost then, and a fence
+-- skipped, unless it was taken for this very id: by a twin of this call, whose grant is then left as
+-- it is.
 granted AS (
     INSERT INTO {locks} AS lock (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)
     SELECT $3, $2, now_ms + $5, now_ms, lpad(fence::text, 15, '0'), $6
-    FROM (SELECT fence, {now_ms} AS now_ms FROM bumped, turn WHERE {in_time} OFFSET 0) AS stamped
+    FROM (SELECT fence, {now_ms} AS now_ms FROM bumped, ready WHERE {in_time} OFFSET 0) AS stamped
     ON CONFLICT (key) DO UPDATE
     SET lock_id = excluded.lock_id, user_key = excluded.user_key,
         -- The lease counts from after the wait for the row, too.
@@ -51,11 +64,12 @@ SELECT concat_ws(' ', '{statement}', $2, coalesce(
     (SELECT concat_ws(' ', 'granted', expires_at_ms, fence) FROM granted),
     -- Delivered twice, or asked again: the same grant.
     (SELECT CASE WHEN lock_id = $2 THEN concat_ws(' ', 'granted', expires_at_ms, fence)
-            ELSE 'locked' END FROM seen),
+            ELSE 'locked' END FROM seen WHERE live),
     (SELECT CASE
+        WHEN saved THEN 'again'
         WHEN NOT {in_time} THEN CASE WHEN waited THEN 'waited' ELSE 'again' END
         WHEN EXISTS (SELECT FROM bumped) THEN 'locked'
         -- In time now, so in time then: nothing but its range keeps a counter from counting.
         ELSE 'exhausted'
-    END FROM turn)
+    END FROM ready)
 ))
