@@ -4,7 +4,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use syncguard_core::{Fence, LockId, LockKey, Ttl, hash_key, make_fence_key, make_storage_key};
+use syncguard_core::backend::{make_fence_key, make_storage_key};
+use syncguard_core::{Fence, LockId, LockKey, Ttl, hash_key};
 
 /// Redis's limits.
 const LIMIT: usize = 1000;

@@ -1,121 +1,99 @@
-//! [`LockBackend`]: the contract between this crate and a store.
+//! What only authors of backends need: the [`LockBackend`] trait, its requests and answers, and the
+//! rules that every store follows.
+//!
+//! Applications hold a [`Locks`](crate::Locks) and need none of this, but for the name of a type
+//! now and then.
+
+mod answers;
+mod capabilities;
+mod contract;
+pub(crate) mod erased;
+mod reporter;
+mod requests;
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::{
-    AcquireResult, ExtendResult, FenceToken, LockError, LockId, LockInfo, LockInfoDebug, LockKey,
-    ReleaseResult, Ttl,
+use crate::{ExtendResult, Finding, LockError, LockInfoDebug, ReleaseResult};
+
+pub use crate::backend::answers::{AcquireResult, Grant};
+pub use crate::backend::capabilities::{Capabilities, TimeAuthority};
+pub use crate::backend::contract::{Clause, clauses};
+pub use crate::backend::reporter::Reporter;
+pub use crate::backend::requests::{
+    AcquireRequest, CloseRequest, ExtendRequest, IsLockedRequest, Lookup, LookupRequest,
+    PreflightRequest, PurgeRequest, ReleaseRequest,
 };
+pub use crate::fence::{FENCE_DIGITS, FENCE_MAX, FENCE_WARN, FenceToken, NoFence, format_fence};
+pub use crate::key::MAX_KEY_LENGTH_BYTES;
+pub use crate::lock_id::LOCK_ID_LENGTH;
+pub use crate::results::FailureReason;
+pub use crate::storage_key::{make_fence_key, make_hashed_storage_key, make_storage_key};
+pub use crate::time::{TIME_TOLERANCE_MS, is_live, redis_server_time_ms};
 
-/// Whose clock decides when a lease ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TimeAuthority {
-    /// The store's: clients' clocks do not matter.
-    Server,
-    /// Each client's own: clients must be kept in step.
-    Client,
-}
+/// Deadline of one operation when a [`Locks`](crate::Locks) is not told another.
+pub const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a backend is and can do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Capabilities {
-    /// The backend's name, such as `redis`, for labels and reports.
-    pub backend: &'static str,
-    /// Whether grants carry fences.
-    pub supports_fencing: bool,
-    /// Whose clock decides.
-    pub time_authority: TimeAuthority,
-}
-
-impl Capabilities {
-    /// Describes a backend with fence type `F`.
-    #[must_use]
-    pub const fn new<F: FenceToken>(backend: &'static str, time_authority: TimeAuthority) -> Self {
-        Self {
-            backend,
-            supports_fencing: F::SUPPORTED,
-            time_authority,
-        }
-    }
-}
-
-/// How a lock is looked up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lookup<'a> {
-    /// The live lock on this key, whoever holds it.
-    Key(&'a LockKey),
-    /// The live lock that this id holds.
-    Id(&'a LockId),
-}
-
-/// A store of locks: five typed calls, each one atomic step.
+/// A store of locks: typed calls, each one atomic step in the store.
 ///
-/// Arguments are parsed before they get here, and everything that all stores do alike is done
-/// around this trait by [`Managed`](crate::Managed): deadlines, giving back what an abandoned
-/// acquire took, fence warnings, context on errors. An implementation translates calls and maps
-/// errors, no more. Callers hold a [`ManagedBackend`](crate::ManagedBackend).
+/// Arguments are parsed before they get here. [`Locks`](crate::Locks) does around this trait what
+/// all stores need alike: deadlines, reclaiming, cancellation, fence warnings, telemetry, context
+/// on errors. An implementation translates calls and maps errors, no more.
 ///
 /// # Contract
 ///
-#[doc = include_str!("contract.md")]
+#[doc = include_str!("backend/contract.md")]
 ///
 /// # Implementing a backend
 ///
-/// Implement the five calls, wrap the type in [`Managed::new`](crate::Managed::new), and run the
-/// suite of the `syncguard-conformance` crate. The `syncguard-memory` crate is the contract in its
-/// shortest form. Beyond the clauses:
+/// Implement the five required methods, pass the type to [`Locks::new`](crate::Locks::new), and run
+/// the suite of the `syncguard-conformance` crate. The `syncguard-memory` crate is the contract in
+/// its shortest form. Beyond the clauses:
 ///
-/// - Decide liveness with [`is_live`](crate::is_live) and
-///   [`TIME_TOLERANCE_MS`](crate::TIME_TOLERANCE_MS), or pass that constant to the store.
-/// - Name things with [`make_storage_key`](crate::make_storage_key) and
-///   [`make_fence_key`](crate::make_fence_key).
+/// - Decide liveness with [`is_live`] and [`TIME_TOLERANCE_MS`], or pass that constant to the store.
+/// - Name things with [`make_storage_key`] and [`make_fence_key`].
 /// - Mark an error [`outcome_unknown`](LockError::outcome_unknown) unless the store certainly did
-///   not apply the call.
-/// - Do not retry, do not time out: the caller does. Whatever a driver queues must not take effect
-///   after the future is dropped, or must be undone by a release with the same id that follows it.
-/// - Implement [`Preflight`](crate::Preflight) if the store can be set up wrongly.
+///   not apply the call. What was never sent has a known outcome.
+/// - Do not retry and do not wait longer than the request's `deadline`: the caller is gone by then.
+///   Whatever a driver queues must not take effect after the future is dropped, or must be undone by
+///   a release with the same id that follows it.
+/// - Implement [`preflight`](Self::preflight) if the store can be configured wrongly.
 ///
-/// # Clone
+/// # Sharing
 ///
-/// Clones share one client and are cheap.
+/// One value serves all clones of a `Locks`, from many tasks at once. An `Arc` of a backend is a
+/// backend too.
 ///
 /// # Cancel safety
 ///
-/// Every future may be dropped at any point. What the store makes of a call that was under way is
-/// then unknown, and it is [`Managed`](crate::Managed) that settles it.
-pub trait LockBackend: Clone + fmt::Debug + Send + Sync + 'static {
-    /// [`Fence`](crate::Fence) or [`NoFence`](crate::NoFence).
+/// Every future may be dropped at any point. The outcome of a call in flight is then unknown;
+/// `Locks` settles it.
+pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
+    /// [`Fence`](crate::Fence) or [`NoFence`].
     type Fence: FenceToken;
 
-    /// What this backend is and can do.
+    /// What this backend is and can do. It never changes.
     fn capabilities(&self) -> Capabilities;
 
-    /// How far this machine's clock was ahead of the store's when they were last compared, in
-    /// milliseconds; negative if it was behind. `None` where they are not compared, which is the
-    /// default: under the store's own time nothing depends on it.
-    fn clock_skew_ms(&self) -> Option<i64> {
-        None
-    }
-
-    /// Takes the lock on `key` for `id`, if it is free.
+    /// Acquires the lock on `key` for `id`, if it is free. A single attempt.
     ///
     /// # Errors
     /// A failure of the store. Contention is [`AcquireResult::Locked`].
     fn acquire(
         &self,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
+        request: AcquireRequest<'_>,
     ) -> impl Future<Output = Result<AcquireResult<Self::Fence>, LockError>> + Send;
 
-    /// Gives back the lock that `id` holds.
+    /// Releases the lock that `id` holds.
     ///
     /// # Errors
     /// A failure of the store. A lock that is gone is [`ReleaseResult::NotHeld`].
-    fn release(&self, id: &LockId)
-    -> impl Future<Output = Result<ReleaseResult, LockError>> + Send;
+    fn release(
+        &self,
+        request: ReleaseRequest<'_>,
+    ) -> impl Future<Output = Result<ReleaseResult, LockError>> + Send;
 
     /// Replaces the remaining time of the lock that `id` holds.
     ///
@@ -123,15 +101,8 @@ pub trait LockBackend: Clone + fmt::Debug + Send + Sync + 'static {
     /// A failure of the store. A lock that is gone is [`ExtendResult::NotHeld`].
     fn extend(
         &self,
-        id: &LockId,
-        ttl: Ttl,
+        request: ExtendRequest<'_>,
     ) -> impl Future<Output = Result<ExtendResult, LockError>> + Send;
-
-    /// Whether `key` is held by anyone.
-    ///
-    /// # Errors
-    /// A failure of the store.
-    fn is_locked(&self, key: &LockKey) -> impl Future<Output = Result<bool, LockError>> + Send;
 
     /// The live lock on a key or of an id, with raw identifiers.
     ///
@@ -139,19 +110,133 @@ pub trait LockBackend: Clone + fmt::Debug + Send + Sync + 'static {
     /// A failure of the store.
     fn lookup_raw(
         &self,
-        by: Lookup<'_>,
+        request: LookupRequest<'_>,
     ) -> impl Future<Output = Result<Option<LockInfoDebug<Self::Fence>>, LockError>> + Send;
 
-    /// The live lock on a key or of an id, with hashes in place of identifiers.
-    ///
-    /// For diagnostics, never to decide whether to write: see [`owns`](crate::owns()).
+    /// Whether anyone holds `key`. Default: by [`lookup_raw`](Self::lookup_raw).
     ///
     /// # Errors
     /// A failure of the store.
-    fn lookup(
+    fn is_locked(
         &self,
-        by: Lookup<'_>,
-    ) -> impl Future<Output = Result<Option<LockInfo<Self::Fence>>, LockError>> + Send {
-        async move { Ok(self.lookup_raw(by).await?.map(|info| info.sanitized())) }
+        request: IsLockedRequest<'_>,
+    ) -> impl Future<Output = Result<bool, LockError>> + Send {
+        let lookup = LookupRequest::new(Lookup::Key(request.key), request.deadline);
+        async move { Ok(self.lookup_raw(lookup).await?.is_some()) }
+    }
+
+    /// Takes what it needs to report on things that belong to no call, such as clock skew. Default:
+    /// it reports nothing.
+    ///
+    /// [`Locks`](crate::Locks) calls this once for each handle that is built over the backend.
+    fn attach(&self, reporter: Reporter) {
+        drop(reporter);
+    }
+
+    /// Looks at how the store is configured. Default: no findings.
+    ///
+    /// It may send more than reads, but leaves no lock, no fence counter and no setting of the store
+    /// different. What the store does not let its user see is a finding that says so, not an error.
+    ///
+    /// # Errors
+    /// A failure that keeps every operation from working, such as a server that cannot be reached or
+    /// a wrong password, with the code that operations fail with.
+    fn preflight(
+        &self,
+        request: PreflightRequest,
+    ) -> impl Future<Output = Result<Vec<Finding>, LockError>> + Send {
+        let _ = request;
+        async { Ok(Vec::new()) }
+    }
+
+    /// Deletes up to `limit` locks that expired more than two seconds ago, and returns how many it
+    /// deleted; fewer than `limit` means that none are left. Never a fence counter. Default: 0, for
+    /// stores that forget expired locks themselves.
+    ///
+    /// # Errors
+    /// A failure of the store.
+    fn purge_expired(
+        &self,
+        request: PurgeRequest,
+    ) -> impl Future<Output = Result<u64, LockError>> + Send {
+        let _ = request;
+        async { Ok(0) }
+    }
+
+    /// Closes the connections that the backend itself opened, once what is in flight on them has
+    /// ended. From then on calls fail with `ServiceUnavailable`. Default: nothing to close.
+    ///
+    /// # Errors
+    /// A failure to close in an orderly way; the connections are closed nonetheless.
+    fn close(&self, request: CloseRequest) -> impl Future<Output = Result<(), LockError>> + Send {
+        let _ = request;
+        async { Ok(()) }
+    }
+}
+
+/// A backend that is shared with others.
+#[deny(clippy::missing_trait_methods)]
+impl<B: LockBackend> LockBackend for Arc<B> {
+    type Fence = B::Fence;
+
+    fn capabilities(&self) -> Capabilities {
+        B::capabilities(self)
+    }
+
+    fn acquire(
+        &self,
+        request: AcquireRequest<'_>,
+    ) -> impl Future<Output = Result<AcquireResult<B::Fence>, LockError>> + Send {
+        B::acquire(self, request)
+    }
+
+    fn release(
+        &self,
+        request: ReleaseRequest<'_>,
+    ) -> impl Future<Output = Result<ReleaseResult, LockError>> + Send {
+        B::release(self, request)
+    }
+
+    fn extend(
+        &self,
+        request: ExtendRequest<'_>,
+    ) -> impl Future<Output = Result<ExtendResult, LockError>> + Send {
+        B::extend(self, request)
+    }
+
+    fn lookup_raw(
+        &self,
+        request: LookupRequest<'_>,
+    ) -> impl Future<Output = Result<Option<LockInfoDebug<B::Fence>>, LockError>> + Send {
+        B::lookup_raw(self, request)
+    }
+
+    fn is_locked(
+        &self,
+        request: IsLockedRequest<'_>,
+    ) -> impl Future<Output = Result<bool, LockError>> + Send {
+        B::is_locked(self, request)
+    }
+
+    fn attach(&self, reporter: Reporter) {
+        B::attach(self, reporter);
+    }
+
+    fn preflight(
+        &self,
+        request: PreflightRequest,
+    ) -> impl Future<Output = Result<Vec<Finding>, LockError>> + Send {
+        B::preflight(self, request)
+    }
+
+    fn purge_expired(
+        &self,
+        request: PurgeRequest,
+    ) -> impl Future<Output = Result<u64, LockError>> + Send {
+        B::purge_expired(self, request)
+    }
+
+    fn close(&self, request: CloseRequest) -> impl Future<Output = Result<(), LockError>> + Send {
+        B::close(self, request)
     }
 }

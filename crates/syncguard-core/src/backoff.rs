@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// How the delay grows from one attempt to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Backoff {
     /// It doubles each time.
     #[default]
@@ -43,10 +44,11 @@ impl Backoff {
     }
 }
 
-/// How much of the delay is left to chance, so that waiters do not come back in step.
+/// How much of a delay is random, so that waiters do not ask in step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Jitter {
-    /// Half the delay is kept, the other half is random.
+    /// Each delay is between half and all of its nominal length.
     #[default]
     Equal,
     /// All of it is random.
@@ -56,7 +58,7 @@ pub enum Jitter {
 }
 
 fn random_up_to(bound: Duration) -> Duration {
-    // Without randomness to be had, the middle will do: nothing but spread depends on it.
+    // Without randomness the middle will do: nothing but the spread depends on it.
     let random = getrandom::u32().unwrap_or(u32::MAX / 2);
     let scaled = (bound.as_nanos() >> 32).saturating_mul(u128::from(random))
         + (((bound.as_nanos() & u128::from(u32::MAX)) * u128::from(random)) >> 32);

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Counts time since some fixed point, also while the machine sleeps.
+/// Counts time since some fixed point, also while the machine is suspended.
 ///
-/// `std::time::Instant` stands still during suspend on Linux; a holder that slept past its TTL
-/// would wake up believing in its lease.
+/// `std::time::Instant` stands still during suspend on Linux: after it, a holder whose lease expired
+/// meanwhile would still count on it.
 #[derive(Clone)]
 pub(crate) struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
 

@@ -7,7 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{LockId, LockKey, Lookup, hash_key};
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
+
+use crate::{LockId, LockKey, hash_key};
 
 /// What kind of failure a [`LockError`] is, and so what to do about it.
 ///
@@ -18,7 +20,7 @@ use crate::{LockId, LockKey, Lookup, hash_key};
 pub enum ErrorCode {
     /// The store is unreachable, restarting, read-only or failing over. Try again later.
     ServiceUnavailable,
-    /// Credentials are wrong or a right is missing. Retrying will not help; fix the set-up.
+    /// Credentials are wrong or a permission is missing. Retrying will not help; fix the set-up.
     AuthFailed,
     /// A key, id, duration, option or stored value is not acceptable. Fix the call.
     InvalidArgument,
@@ -26,13 +28,13 @@ pub enum ErrorCode {
     RateLimited,
     /// No answer within the deadline.
     NetworkTimeout,
-    /// [`lock()`](crate::lock()) ran out of time or of retries while the key was held.
+    /// The key stayed held until a [`lock`](crate::Locks::lock) request ran out of time or retries.
     AcquisitionTimeout,
     /// The caller's cancellation token fired.
     Aborted,
-    /// A condition that should not occur, an exhausted fence counter among them.
+    /// A condition that should not occur, such as an exhausted fence counter.
     Internal,
-    /// Auto-extension could not keep the lease: the section no longer holds the lock.
+    /// Auto-extension could not keep the lease: the section no longer held the lock.
     LockLost,
 }
 
@@ -64,9 +66,9 @@ impl fmt::Display for ErrorCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Taking a lock.
+    /// Acquiring a lock: one attempt.
     Acquire,
-    /// Giving a lock back.
+    /// Releasing a lock.
     Release,
     /// Replacing a lock's remaining time.
     Extend,
@@ -74,10 +76,16 @@ pub enum Operation {
     IsLocked,
     /// Reading a lock's information.
     Lookup,
-    /// The [`lock()`](crate::lock()) helper as a whole.
+    /// A [`lock`](crate::Locks::lock) request as a whole.
     Lock,
-    /// Connecting, configuring or setting up a backend.
+    /// Connecting to a store, or creating its tables.
     Setup,
+    /// Looking at how a store is configured.
+    Preflight,
+    /// Deleting expired locks.
+    PurgeExpired,
+    /// Closing a backend's connections.
+    Close,
 }
 
 impl Operation {
@@ -92,6 +100,9 @@ impl Operation {
             Self::Lookup => "lookup",
             Self::Lock => "lock",
             Self::Setup => "setup",
+            Self::Preflight => "preflight",
+            Self::PurgeExpired => "purge_expired",
+            Self::Close => "close",
         }
     }
 }
@@ -106,20 +117,20 @@ impl fmt::Display for Operation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaitSummary {
-    /// Attempts that were begun, the last one included.
+    /// Attempts that were made, the last one included.
     pub attempts: u32,
-    /// Time from the first attempt to giving up.
+    /// Time from the first attempt to the end of the wait.
     pub waited: Duration,
 }
 
 /// A lock operation that failed.
 ///
-/// Contention and a lock that is gone are not failures: they are values of
-/// [`AcquireResult`](crate::AcquireResult), [`ReleaseResult`](crate::ReleaseResult) and
+/// Contention and a lock that is gone are not failures: they are values, such as
+/// [`Attempt`](crate::Attempt), [`ReleaseResult`](crate::ReleaseResult) and
 /// [`ExtendResult`](crate::ExtendResult).
 ///
-/// `Display` and `Debug` never hold a raw key, a raw lock id or a password. The raw key and id
-/// are reachable through [`key`](Self::key) and [`lock_id`](Self::lock_id) alone.
+/// `Display`, `Debug` and `Serialize` never show a raw key, a raw lock id or a password. Only
+/// [`key`](Self::key) and [`lock_id`](Self::lock_id) give the raw key and id.
 ///
 /// ```
 /// use syncguard_core::{ErrorCode, LockKey};
@@ -171,11 +182,11 @@ impl LockError {
     #[must_use]
     pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
         self.0.source = Some(Arc::new(source));
-        self.withhold_quoting_source();
+        self.redact_source();
         self
     }
 
-    /// Marks that the store may have applied the operation all the same.
+    /// Marks that the store may have applied the operation although it failed here.
     #[must_use]
     pub fn with_outcome_unknown(mut self) -> Self {
         self.0.outcome_unknown = true;
@@ -189,19 +200,19 @@ impl LockError {
         self
     }
 
-    /// Attaches the key. It shows up in no text; a source that quotes it is withheld.
+    /// Attaches the key. No text shows it; a source that quotes it is redacted.
     #[must_use]
     pub fn with_key(mut self, key: &LockKey) -> Self {
         self.0.key = Some(key.clone());
-        self.withhold_quoting_source();
+        self.redact_source();
         self
     }
 
-    /// Attaches the lock id. It shows up in no text; a source that quotes it is withheld.
+    /// Attaches the lock id. No text shows it; a source that quotes it is redacted.
     #[must_use]
     pub fn with_lock_id(mut self, lock_id: &LockId) -> Self {
         self.0.lock_id = Some(*lock_id);
-        self.withhold_quoting_source();
+        self.redact_source();
         self
     }
 
@@ -228,19 +239,19 @@ impl LockError {
         self.0.operation
     }
 
-    /// The key. Its raw text is sensitive: read it by [`LockKey::as_str`] only where it may show.
+    /// The key. Its raw text is sensitive: read it by [`LockKey::as_str`] only where it may be seen.
     #[must_use]
     pub fn key(&self) -> Option<&LockKey> {
         self.0.key.as_ref()
     }
 
-    /// The lock id, by which an operation of unknown outcome can be settled.
+    /// The raw lock id. Releasing it again settles a release of unknown outcome.
     #[must_use]
     pub fn lock_id(&self) -> Option<&LockId> {
         self.0.lock_id.as_ref()
     }
 
-    /// How the wait went, where [`lock()`](crate::lock()) had begun to wait.
+    /// How the wait went, if a [`lock`](crate::Locks::lock) request had begun to wait.
     #[must_use]
     pub fn wait(&self) -> Option<WaitSummary> {
         self.0.wait
@@ -248,8 +259,8 @@ impl LockError {
 
     /// Whether the store may have applied the operation although it failed here.
     ///
-    /// A lock taken by such an acquire is given back in the background; a release or extend can
-    /// be called again with the same id.
+    /// The background releases whatever such an acquire may have taken; a release or extend can be
+    /// called again with the same id.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
         self.0.outcome_unknown
@@ -267,17 +278,12 @@ impl LockError {
         )
     }
 
-    pub(crate) fn with_lookup(self, by: Lookup<'_>) -> Self {
-        match by {
-            Lookup::Key(key) => self.with_key(key),
-            Lookup::Id(id) => self.with_lock_id(id),
-        }
-    }
-
-    /// A driver may quote the identifiers it was given, as they are or escaped. Such an error
-    /// cannot be shown. (One that happens to contain a key as an ordinary word goes, too.)
-    fn withhold_quoting_source(&mut self) {
-        let Some(source) = &self.0.source else { return };
+    /// A driver may quote the identifiers it was given, as they are or escaped. Such an error cannot
+    /// be shown. (Nor can one that contains a key as an ordinary word by chance.)
+    fn redact_source(&mut self) {
+        let Some(source) = &self.0.source else {
+            return;
+        };
         let identifiers: Vec<String> = [
             self.0.key.as_ref().map(LockKey::as_str),
             self.0.lock_id.as_ref().map(LockId::as_str),
@@ -285,7 +291,8 @@ impl LockError {
         .into_iter()
         .flatten()
         .flat_map(|raw| {
-            // `Debug` of a text around it escapes fewer quotes than `escape_debug`, and more marks.
+            // `Debug` of a text that contains it escapes fewer quotes than `escape_debug`, and more
+            // combining marks.
             let debug = format!("{raw:?}").trim_matches('"').to_owned();
             [raw.to_owned(), raw.escape_debug().to_string(), debug]
         })
@@ -294,7 +301,7 @@ impl LockError {
         let mut link: Option<&(dyn Error + 'static)> = Some(source.as_ref());
         while let Some(error) = link {
             if quotes(&error.to_string()) || quotes(&format!("{error:?}")) {
-                self.0.source = Some(Arc::new(Withheld));
+                self.0.source = Some(Arc::new(Redacted));
                 return;
             }
             link = error.source();
@@ -340,6 +347,32 @@ impl fmt::Debug for LockError {
     }
 }
 
+/// `code`, `message`, `operation`, `outcomeUnknown`, `retryable`, and where they are known `keyHash`,
+/// `lockIdHash`, `attempts` and `waitedMs`.
+impl Serialize for LockError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_map(None)?;
+        out.serialize_entry("code", &self.0.code)?;
+        out.serialize_entry("message", &self.0.message)?;
+        if let Some(operation) = self.0.operation {
+            out.serialize_entry("operation", &operation)?;
+        }
+        out.serialize_entry("outcomeUnknown", &self.0.outcome_unknown)?;
+        out.serialize_entry("retryable", &self.is_retryable())?;
+        if let Some(key) = &self.0.key {
+            out.serialize_entry("keyHash", &hash_key(key.as_str()))?;
+        }
+        if let Some(lock_id) = &self.0.lock_id {
+            out.serialize_entry("lockIdHash", &hash_key(lock_id.as_str()))?;
+        }
+        if let Some(wait) = &self.0.wait {
+            out.serialize_entry("attempts", &wait.attempts)?;
+            out.serialize_entry("waitedMs", &wait.waited.as_millis())?;
+        }
+        out.end()
+    }
+}
+
 impl Error for LockError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         let source: &(dyn Error + 'static) = self.0.source.as_deref()?;
@@ -355,9 +388,9 @@ impl From<Infallible> for LockError {
 
 /// Whether `text` shows the identifier.
 ///
-/// A few letters are part of ordinary words, and there they tell nothing. So a short key counts
-/// where it is a word of its own. After a `\` or `%` the end of a word does, too: its beginning
-/// may be an escape, as in `\nkey` or `%20key`.
+/// A few letters occur in ordinary words, where they reveal nothing. So a short key counts only
+/// where it is a word of its own, or the end of a word after `\` or `%`, whose beginning may be an
+/// escape, as in `\nkey` or `%20key`.
 fn is_quoted(raw: &str, text: &str) -> bool {
     const SHORT: usize = 3;
     let is_in_word = |character: char| character.is_ascii_alphanumeric();
@@ -374,17 +407,17 @@ fn is_quoted(raw: &str, text: &str) -> bool {
         })
 }
 
-/// Stands in for a driver's error whose text quotes a key or a lock id.
+/// Replaces a driver's error whose text quotes a key or a lock id.
 #[derive(Debug)]
-struct Withheld;
+struct Redacted;
 
-impl fmt::Display for Withheld {
+impl fmt::Display for Redacted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the driver's error is withheld: its text quotes the key or the lock id")
+        f.write_str("driver error redacted: its text quotes the key or the lock id")
     }
 }
 
-impl Error for Withheld {}
+impl Error for Redacted {}
 
 #[cfg(test)]
 mod tests {
@@ -400,7 +433,7 @@ mod tests {
     impl Error for Driver {}
 
     #[test]
-    fn a_source_that_quotes_the_key_is_withheld_in_either_order() {
+    fn a_source_that_quotes_the_key_is_redacted_in_either_order() {
         let key = LockKey::new("customer:secret").unwrap();
         let quoting = || Driver("duplicate customer:secret".into());
         let first = LockError::new(ErrorCode::Internal, "x")
@@ -410,7 +443,7 @@ mod tests {
             .with_key(&key)
             .with_source(quoting());
         for error in [first, last] {
-            assert!(error.source().unwrap().downcast_ref::<Withheld>().is_some());
+            assert!(error.source().unwrap().downcast_ref::<Redacted>().is_some());
             assert!(!format!("{error} {error:?}").contains("secret"));
         }
     }

@@ -1,31 +1,33 @@
-//! [`AutoExtend`]: keeping a lease alive for as long as its holder works.
+//! [`AutoExtend`]: renewing a lease for as long as its holder works.
 
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::{Lease, ManagedBackend, Ttl};
+use crate::backend::FenceToken;
+use crate::call::Limits;
+use crate::{Lease, Ttl};
 
 /// A lease is renewed once this fraction of its TTL has passed.
 const RENEWALS_PER_TTL: u32 = 3;
 
-/// How many times a failing renewal is tried again within one interval.
+/// How many times a failing renewal is retried within one interval.
 const RETRIES_PER_INTERVAL: u32 = 8;
 
-/// How a lease is kept alive: see [`LockOptions::with_auto_extend`](crate::LockOptions) and
-/// [`LockGuard::with_auto_extend`](crate::LockGuard::with_auto_extend).
+/// How a lease is renewed: see [`LockOptions::auto_extend`](crate::LockOptions::auto_extend) and
+/// [`LockGuard::auto_extend`](crate::LockGuard::auto_extend).
 ///
-/// A third into its TTL the lease is renewed for another, by one request at a time. A renewal that
-/// fails is tried again until the local deadline. Once the store says that the lock is gone, or the
-/// deadline has passed, the lease is [lost](Lease::lost).
+/// SyncGuard renews the lease every TTL/3, by one request at a time. A renewal that fails is retried
+/// until the local deadline. Once the store says that the lock is gone, or the deadline has passed,
+/// the lease is [lost](Lease::lost).
 ///
 /// ```
 /// # use std::time::Duration;
 /// # use syncguard_core::{AutoExtend, LockOptions};
 /// let options = LockOptions::new()
-///     .with_ttl(Duration::from_secs(10))
-///     .with_auto_extend(AutoExtend::new().with_max_hold(Duration::from_secs(3600)));
+///     .ttl(Duration::from_secs(10))
+///     .auto_extend(AutoExtend::new().max_hold(Duration::from_secs(3600)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
@@ -39,9 +41,11 @@ impl AutoExtend {
         Self::default()
     }
 
-    /// Stops renewing this long after the start; the lease then runs out with its TTL. Default:
-    /// no limit. It keeps a section that hangs from holding its key for ever.
-    pub fn with_max_hold(mut self, max_hold: Duration) -> Self {
+    /// Stops renewing this long after the start; the lease then ends with its TTL, so that the lock is
+    /// held for `max_hold` and one TTL at most. Default: no limit.
+    ///
+    /// A section that hangs then does not hold its key for ever.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
@@ -52,26 +56,26 @@ impl AutoExtend {
 pub(crate) struct Renewal(JoinHandle<()>);
 
 impl Renewal {
-    pub(crate) fn start<B: ManagedBackend>(
+    pub(crate) fn start<F: FenceToken>(
         runtime: &Handle,
-        lease: Lease<B>,
+        lease: Lease<F>,
         ttl: Ttl,
         options: AutoExtend,
     ) -> Self {
         Self(runtime.spawn(async move {
             match options.max_hold {
                 None => renew(&lease, ttl).await,
-                // The lease is left to run out.
+                // The lease then expires.
                 Some(max_hold) => drop(tokio::time::timeout(max_hold, renew(&lease, ttl)).await),
             }
         }))
     }
 
-    /// Ends it and waits until it is gone, a request in flight included. Such a request can no
-    /// longer do harm once the lock is released: an extend brings nothing back.
+    /// Ends it and waits until it is gone, a request in flight included. Such a request can do no harm
+    /// once the lock is released: an extend brings nothing back.
     pub(crate) async fn stop(mut self) {
         self.0.abort();
-        // Aborted or, had it ended by itself, done: there is nothing to learn from the result.
+        // Aborted or, had it ended by itself, done: the result says nothing more.
         drop((&mut self.0).await);
     }
 }
@@ -83,12 +87,14 @@ impl Drop for Renewal {
 }
 
 /// Renews the lease until it is lost.
-async fn renew<B: ManagedBackend>(lease: &Lease<B>, ttl: Ttl) {
+async fn renew<F: FenceToken>(lease: &Lease<F>, ttl: Ttl) {
     let left_when_due = ttl.as_duration() - ttl.as_duration() / RENEWALS_PER_TTL;
     let retry_pause = ttl.as_duration() / (RENEWALS_PER_TTL * RETRIES_PER_INTERVAL);
+    let limits = Limits::default();
     loop {
         lease.until_at_most(left_when_due).await;
-        let renewed = tokio::time::timeout(lease.remaining(), lease.extend(ttl)).await;
+        let renewal = lease.extend_within(ttl, &limits);
+        let renewed = tokio::time::timeout(lease.remaining(), renewal).await;
         if !lease.is_valid() {
             return;
         }

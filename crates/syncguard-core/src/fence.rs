@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::{ErrorCode, LockError};
+use crate::{ErrorCode, LockError, LockKey, hash_key};
 
 /// Largest fence that is ever granted.
 pub const FENCE_MAX: u64 = 900_000_000_000_000;
@@ -38,7 +38,7 @@ impl Fence {
     /// Makes the fence of a grant from its key's counter.
     ///
     /// # Errors
-    /// `Internal` above [`FENCE_MAX`]: the counter is used up.
+    /// `Internal` above [`FENCE_MAX`](crate::backend::FENCE_MAX): the counter is used up.
     pub fn from_counter(counter: u64) -> Result<Self, LockError> {
         if counter > FENCE_MAX {
             return Err(Self::exhausted());
@@ -46,13 +46,25 @@ impl Fence {
         Ok(Self(counter))
     }
 
-    /// The error of a grant that would pass [`FENCE_MAX`], for stores that find out themselves.
+    /// The error of a grant that would pass [`FENCE_MAX`](crate::backend::FENCE_MAX), for stores that
+    /// check it themselves.
     #[must_use]
     pub fn exhausted() -> LockError {
         LockError::new(
             ErrorCode::Internal,
             format!("the key's fence counter has passed {FENCE_MAX}; use a new key or prefix"),
         )
+    }
+
+    /// Warns if this grant of `key` is near the last one.
+    pub(crate) fn warn_near_the_end(self, key: &LockKey) {
+        if self.0 > FENCE_WARN {
+            tracing::warn!(
+                key_hash = %hash_key(key.as_str()),
+                fence = %self,
+                "the fence counter of this key is near its end; move to a new key or prefix"
+            );
+        }
     }
 
     /// The number itself.
@@ -88,13 +100,17 @@ impl fmt::Debug for Fence {
 impl FromStr for Fence {
     type Err = LockError;
 
-    /// Parses exactly 15 ASCII digits.
+    /// Parses exactly 15 ASCII digits, up to [`FENCE_MAX`](crate::backend::FENCE_MAX).
     fn from_str(text: &str) -> Result<Self, LockError> {
-        let refuse = || LockError::invalid_argument("a fence is exactly 15 digits");
+        let refuse =
+            || LockError::invalid_argument("a fence is 15 digits, at most 900000000000000");
         if text.len() != FENCE_DIGITS || !text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(refuse());
         }
-        text.parse().map(Self).map_err(|_| refuse())
+        match text.parse() {
+            Ok(number) if number <= FENCE_MAX => Ok(Self(number)),
+            _ => Err(refuse()),
+        }
     }
 }
 
@@ -111,7 +127,7 @@ impl<'de> Deserialize<'de> for Fence {
     }
 }
 
-/// Stands where a [`Fence`] would, on a backend that has none.
+/// Stands in for a [`Fence`] on a backend that has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 pub struct NoFence;
 
@@ -125,7 +141,7 @@ pub trait FenceToken:
     /// Whether grants carry a fence.
     const SUPPORTED: bool;
 
-    /// The fence, for code that is generic over both kinds of backend.
+    /// The fence, for code that is generic over both.
     fn fence(&self) -> Option<Fence>;
 }
 
@@ -141,11 +157,6 @@ impl FenceToken for NoFence {
     fn fence(&self) -> Option<Fence> {
         None
     }
-}
-
-/// Whether this token is a fence, in code that is generic over both kinds of backend.
-pub fn has_fence<F: FenceToken>(token: &F) -> bool {
-    token.fence().is_some()
 }
 
 mod sealed {

@@ -1,130 +1,157 @@
-//! [`acquire`] and [`LockGuard`]: a held lock, and giving it back on every path.
+//! [`LockGuard`]: a held lock, released on every path.
 
 use std::fmt;
 use std::ops::Deref;
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
+use crate::backend::{AcquireRequest, AcquireResult, FenceToken};
+use crate::call::{Limits, Subject, aborted, after, current_runtime};
+use crate::error::Operation;
 use crate::extend::Renewal;
-use crate::managed::{current_runtime, granted_too_late, timed_out};
+use crate::observe::{ReleaseErrorHandler, ReleaseFailure, ReleaseStage};
+use crate::reclaim::Reclaim;
 use crate::{
-    AcquireResult, AutoExtend, Lease, LockError, LockId, LockKey, ManagedBackend, Operation,
-    ReleaseResult, Ttl,
+    Attempt, AutoExtend, ErrorCode, Fence, Lease, LockError, LockId, LockKey, LockOptions, Locks,
+    ReleaseResult, Request, Ttl,
 };
 
-/// Takes the lock on `key` for `ttl` in a single attempt; `None` if someone else holds it.
-///
-/// ```
-/// # use std::time::Duration;
-/// # use syncguard_core::acquire;
-/// # use syncguard_memory::MemoryBackend;
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), syncguard_core::LockError> {
-/// # let backend = MemoryBackend::default();
-/// if let Some(guard) = acquire(&backend, "report:daily", Duration::from_secs(60)).await? {
-///     // ... the work, passing guard.fence() to whatever it writes to ...
-///     let _ = guard.release().await?;
-/// }
-/// # Ok(()) }
-/// ```
-///
-/// # Errors
-/// `InvalidArgument` for a bad key or TTL, before any I/O; else a failure of the store.
-///
-/// # Cancel safety
-/// Safe: a lock that a dropped call may have taken is given back in the background.
-pub async fn acquire<B, K, T>(
-    backend: &B,
-    key: K,
-    ttl: T,
-) -> Result<Option<LockGuard<B>>, LockError>
-where
-    B: ManagedBackend,
-    K: TryInto<LockKey>,
-    T: TryInto<Ttl>,
-    LockError: From<K::Error> + From<T::Error>,
-{
-    attempt(backend, &key.try_into()?, ttl.try_into()?).await
-}
-
-pub(crate) async fn attempt<B: ManagedBackend>(
-    backend: &B,
+/// Acquires a key in one attempt, by a fresh id. Ends by `deadline` if that is before the operation
+/// timeout.
+pub(crate) async fn attempt<F: FenceToken>(
+    locks: &Locks<F>,
     key: &LockKey,
     ttl: Ttl,
-) -> Result<Option<LockGuard<B>>, LockError> {
-    let runtime = current_runtime()?;
-    let id = LockId::generate()?;
-    // Read before the request leaves: the lease can only have begun later.
-    let started = backend.policy().clock().now();
-    let grant = match backend.acquire(key, &id, ttl).await? {
-        AcquireResult::Locked => return Ok(None),
-        AcquireResult::Acquired(grant) => grant,
+    options: &LockOptions,
+    deadline: Option<Instant>,
+) -> Result<Attempt<F>, LockError> {
+    let limits = Limits {
+        token: options.token.clone(),
+        deadline,
     };
+    let subject = Subject::new(Operation::Acquire).key(key).ttl(ttl);
+    // What keeps it from being sent at all.
+    let ready = || {
+        let (runtime, id) = (current_runtime()?, LockId::generate()?);
+        match limits.is_cancelled() {
+            true => Err(aborted()),
+            false => Ok((runtime, id)),
+        }
+    };
+    let (runtime, id) = ready().map_err(|error| locks.refused(subject, error))?;
+    let subject = subject.lock_id(&id);
+    let watch = locks.watch(subject);
+    let on_error = options.on_release_error.as_ref();
+    let reclaim = Reclaim::of_acquire(locks, runtime, &id, key, ttl, on_error);
+    // Read before the request leaves: the lease can only have begun later.
+    let started = locks.now();
+    let result = locks
+        .bounded(subject, &limits, |deadline| {
+            locks
+                .backend()
+                .acquire(AcquireRequest::new(key, &id, ttl, deadline))
+        })
+        .await;
+    let result = match result {
+        Ok(AcquireResult::Acquired(_))
+            if locks.now().saturating_sub(started) >= ttl.as_duration() =>
+        {
+            let message = "the reply came after the lease had expired; the lock is released";
+            let error = LockError::new(ErrorCode::NetworkTimeout, message).with_outcome_unknown();
+            Err(subject.describe(error))
+        }
+        result => result,
+    };
+    watch.end(&result);
+    // Dropped, an acquire of unknown outcome is released.
+    if let Err(error) = &result
+        && error.outcome_unknown()
+    {
+        return Err(error.clone());
+    }
+    let runtime = reclaim.disarm();
+    let grant = match result? {
+        AcquireResult::Acquired(grant) => grant,
+        AcquireResult::Locked { free_in } => return Ok(Attempt::Locked { free_in }),
+    };
+    if let Some(fence) = grant.fence.fence() {
+        fence.warn_near_the_end(key);
+    }
     let guard = LockGuard {
-        lease: Lease::new(backend, key, grant, started, ttl),
+        lease: Lease::new(locks, key, grant, started, ttl),
         runtime,
         ttl,
         renewal: None,
+        on_release_error: options.on_release_error.clone(),
         armed: true,
     };
-    if guard.is_valid() {
-        return Ok(Some(guard));
-    }
-    // Dropped, it is given back.
-    Err(granted_too_late().with_key(key).with_lock_id(&id))
+    Ok(Attempt::Acquired(match options.auto_extend {
+        Some(auto_extend) => guard.auto_extend(auto_extend),
+        None => guard,
+    }))
 }
 
 /// A held lock. [Release](Self::release) it; dropping it releases in the background.
 ///
-/// Dropping is best effort: it never blocks and never panics, inside a runtime or outside, and
-/// hands the release to the runtime that took the lock. If that runtime ends first, the TTL frees
-/// the key. So release explicitly where it matters, and
-/// [drain](ManagedBackend::drain) before shutting down.
+/// Dropping is best effort: it never blocks and never panics, inside a runtime or outside, and hands
+/// the release to the runtime that acquired the lock. If that runtime ends first, the TTL frees the
+/// key. So release explicitly where it matters, and [drain](Locks::drain) before shutting down.
 ///
 /// It derefs to the [`Lease`].
 #[must_use = "the lock is released as soon as the guard is dropped"]
-pub struct LockGuard<B: ManagedBackend> {
-    lease: Lease<B>,
-    runtime: Handle,
+pub struct LockGuard<F: FenceToken = Fence> {
+    lease: Lease<F>,
+    /// The runtime that acquired it.
+    runtime: Option<Handle>,
     ttl: Ttl,
     renewal: Option<Renewal>,
+    on_release_error: Option<ReleaseErrorHandler>,
     armed: bool,
 }
 
-impl<B: ManagedBackend> LockGuard<B> {
-    /// Gives the lock back and waits for the store's answer.
+impl<F: FenceToken> LockGuard<F> {
+    /// Releases the lock and waits for the store's answer.
     ///
-    /// `NotHeld` says that the lease had run out: whatever it protected was unprotected for a
-    /// while.
+    /// `NotHeld` says that the lease had expired: what it protected was unprotected for a while.
     ///
     /// # Errors
-    /// A failure of the store, or `Internal` outside a Tokio runtime. The release is then repeated
-    /// in the background.
+    /// `Aborted`, a failure of the store, or `Internal` outside a Tokio runtime. The background then
+    /// repeats the release.
     ///
     /// # Cancel safety
-    /// Safe: dropped at any point, the release goes on in the background.
-    pub async fn release(mut self) -> Result<ReleaseResult, LockError> {
-        // Outside a runtime nothing can be asked: `self` is dropped, and released by its own.
+    /// Safe: dropped at any point, even before it was awaited, the release goes on in the background.
+    pub fn release(self) -> Request<ReleaseResult> {
+        Request::new(move |limits| self.release_within(limits))
+    }
+
+    pub(crate) async fn release_within(
+        mut self,
+        limits: Limits,
+    ) -> Result<ReleaseResult, LockError> {
+        // Outside a runtime nothing can be sent: dropped, `self` releases on its own one.
         current_runtime()?;
         if let Some(renewal) = self.renewal.take() {
             renewal.stop().await;
         }
-        let answer = self.lease.backend().release(self.lease.lock_id()).await;
-        // Failed or not, from here on it is the backend's policy that persists.
-        self.armed = false;
+        // Likewise if it is cancelled; from here on the background repeats what fails.
+        self.armed = limits.is_cancelled();
         self.lease.end();
-        answer.map_err(|error| error.with_key(self.lease.key()))
+        let (key, id) = (self.lease.key(), self.lease.lock_id());
+        let on_error = self.on_release_error.as_ref();
+        self.locks()
+            .release_lock(id, Some(key), &limits, on_error)
+            .await
     }
 
-    /// Keeps the lease alive until the guard is released, dropped or detached.
+    /// Renews the lease until the guard is released, dropped or detached.
     ///
     /// Watch [`lost`](Lease::lost) beside the work: the lease can still be lost.
-    pub fn with_auto_extend(mut self, options: AutoExtend) -> Self {
-        self.renewal = Some(Renewal::start(
-            &self.runtime,
-            self.lease.clone(),
-            self.ttl,
-            options,
-        ));
+    pub fn auto_extend(mut self, options: AutoExtend) -> Self {
+        if let Some(runtime) = &self.runtime {
+            let lease = self.lease.clone();
+            self.renewal = Some(Renewal::start(runtime, lease, self.ttl, options));
+        }
         self
     }
 
@@ -134,65 +161,71 @@ impl<B: ManagedBackend> LockGuard<B> {
         self.armed = !self.lease.is_gone();
     }
 
-    /// Keeps the lock beyond the guard, until someone releases it by its id or the TTL ends it.
+    /// Keeps the lock beyond the guard, until someone releases it by its id or it expires. Renewal
+    /// stops.
     #[must_use]
-    pub fn detach(mut self) -> Lease<B> {
+    pub fn detach(mut self) -> Lease<F> {
         self.armed = false;
         self.lease.clone()
     }
 
     /// A shareable view of the lease, for other tasks.
     #[must_use]
-    pub fn lease(&self) -> Lease<B> {
+    pub fn lease(&self) -> Lease<F> {
         self.lease.clone()
+    }
+
+    pub(crate) fn locks(&self) -> &Locks<F> {
+        self.lease.locks()
+    }
+
+    pub(crate) fn on_release_error(&self) -> Option<&ReleaseErrorHandler> {
+        self.on_release_error.as_ref()
     }
 }
 
-impl<B: ManagedBackend> Deref for LockGuard<B> {
-    type Target = Lease<B>;
-    fn deref(&self) -> &Lease<B> {
+impl<F: FenceToken> Deref for LockGuard<F> {
+    type Target = Lease<F>;
+    fn deref(&self) -> &Lease<F> {
         &self.lease
     }
 }
 
-impl<B: ManagedBackend> fmt::Debug for LockGuard<B> {
+impl<F: FenceToken> fmt::Debug for LockGuard<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("LockGuard").field(&self.lease).finish()
     }
 }
 
-impl<B: ManagedBackend> Drop for LockGuard<B> {
+impl<F: FenceToken> Drop for LockGuard<F> {
     fn drop(&mut self) {
         let renewal = self.renewal.take();
-        if !self.armed {
+        let Some(runtime) = self.runtime.take().filter(|_| self.armed) else {
             return;
-        }
+        };
         self.lease.end();
-        let lease = self.lease.clone();
-        self.lease.policy().spawn(&self.runtime, async move {
+        let (lease, on_error) = (self.lease.clone(), self.on_release_error.take());
+        self.locks().spawn(&runtime, async move {
             if let Some(renewal) = renewal {
                 renewal.stop().await;
             }
-            if let Err(error) = dispose(&lease).await {
-                lease
-                    .policy()
-                    .report_release_error(&error.with_key(lease.key()));
-            }
+            dispose(&lease, on_error.as_ref()).await;
         });
     }
 }
 
-async fn dispose<B: ManagedBackend>(lease: &Lease<B>) -> Result<ReleaseResult, LockError> {
-    let release = lease.backend().release(lease.lock_id());
-    let Some(timeout) = lease.policy().dispose_timeout() else {
-        return release.await;
+/// Releases the lock of a dropped guard.
+async fn dispose<F: FenceToken>(lease: &Lease<F>, on_error: Option<&ReleaseErrorHandler>) {
+    let locks = lease.locks();
+    let limits = Limits {
+        token: None,
+        deadline: locks
+            .settings()
+            .dispose_timeout
+            .map(|timeout| after(Instant::now(), timeout)),
     };
-    tokio::time::timeout(timeout, release)
-        .await
-        .unwrap_or_else(|_| {
-            Err(timed_out(timeout)
-                .with_outcome_unknown()
-                .with_operation(Operation::Release)
-                .with_lock_id(lease.lock_id()))
-        })
+    let release = locks.release_lock(lease.lock_id(), Some(lease.key()), &limits, on_error);
+    if let Err(error) = release.await {
+        locks.report(&ReleaseFailure::new(error, ReleaseStage::Drop), on_error);
+    }
 }

@@ -31,7 +31,8 @@ impl LockKey {
     ///
     /// # Errors
     /// `InvalidArgument` if the key is empty, contains U+0000 (PostgreSQL cannot store it, so no
-    /// backend takes it), or is longer than [`MAX_KEY_LENGTH_BYTES`] once normalized.
+    /// backend takes it), or is longer than 512 bytes
+    /// ([`MAX_KEY_LENGTH_BYTES`](crate::backend::MAX_KEY_LENGTH_BYTES)) once normalized.
     pub fn new(key: &str) -> Result<Self, LockError> {
         if key.is_empty() {
             return Err(LockError::invalid_argument("the key is empty"));
@@ -65,14 +66,6 @@ impl LockKey {
     pub fn as_str(&self) -> &str {
         &self.0
     }
-}
-
-/// The specification's name for [`LockKey::new`].
-///
-/// # Errors
-/// As [`LockKey::new`].
-pub fn normalize_and_validate_key(key: &str) -> Result<LockKey, LockError> {
-    LockKey::new(key)
 }
 
 impl fmt::Debug for LockKey {

@@ -1,49 +1,55 @@
 //! [`Lease`]: what a holder knows about its lock, by its own clock.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Notify;
 
-use crate::{ExtendResult, Fence, Grant, LockError, LockId, LockKey, ManagedBackend, Policy, Ttl};
+use crate::backend::{FenceToken, Grant};
+use crate::call::{Limits, Subject, aborted};
+use crate::error::Operation;
+use crate::locks::parse;
+use crate::{ExtendResult, Fence, LockError, LockId, LockKey, Locks, Request, Ttl};
 
-/// How often a watcher of a lease looks up, lest a suspended machine's timers let it sleep on.
-const LONGEST_NAP: Duration = Duration::from_secs(1);
+/// Upper bound of a sleep: timers stop while the machine is suspended.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// What a holder knows about its lease, and what it can do with it.
 ///
-/// Clones share one state. A `Lease` does not keep the lock: that is the part of the
-/// [`LockGuard`](crate::LockGuard), or of [`lock()`](crate::lock()).
+/// Clones share one state. A `Lease` does not keep the lock: the [`LockGuard`](crate::LockGuard) does,
+/// or the request that runs a section.
 ///
-/// It knows of what is done through it and its guard. A release or extend by the bare id, here or
-/// in another process, passes it by until its next extend.
-pub struct Lease<B: ManagedBackend>(Arc<Held<B>>);
+/// It knows of what is done through it and its guard. It learns of a release or extend by the bare id,
+/// here or in another process, with its own next extend.
+pub struct Lease<F: FenceToken = Fence>(Arc<State<F>>);
 
-struct Held<B: ManagedBackend> {
-    backend: B,
+struct State<F: FenceToken> {
+    locks: Locks<F>,
     key: LockKey,
     id: LockId,
-    fence: B::Fence,
+    fence: F,
     expires_at_ms: AtomicI64,
-    term: watch::Sender<Term>,
-    /// Held over an extend: the store's last word on the expiry must also be the last one here.
-    extending: Mutex<()>,
+    term: Mutex<Term>,
+    /// The term has changed.
+    changed: Notify,
+    /// Held during an extend: the store's last answer must also be the last one here.
+    extending: tokio::sync::Mutex<()>,
 }
 
 /// Until when the lease lasts.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Term {
-    /// Until this time of the policy's clock.
+    /// Until this time of the clock that leases are watched by.
     Until(Duration),
-    /// It was given back.
+    /// It was released.
     Ended,
     /// The store has said that the id holds nothing any more.
     Gone,
 }
 
-impl<B: ManagedBackend<Fence = Fence>> Lease<B> {
+impl Lease<Fence> {
     /// The fencing token: pass it to the resource, and have the resource refuse smaller ones.
     #[must_use]
     pub fn fence(&self) -> Fence {
@@ -51,29 +57,30 @@ impl<B: ManagedBackend<Fence = Fence>> Lease<B> {
     }
 }
 
-impl<B: ManagedBackend> Lease<B> {
+impl<F: FenceToken> Lease<F> {
     /// A lease of `ttl` from `started`, which was read before the request left.
     pub(crate) fn new(
-        backend: &B,
+        locks: &Locks<F>,
         key: &LockKey,
-        grant: Grant<B::Fence>,
+        grant: Grant<F>,
         started: Duration,
         ttl: Ttl,
     ) -> Self {
-        Self(Arc::new(Held {
-            backend: backend.clone(),
+        Self(Arc::new(State {
+            locks: locks.clone(),
             key: key.clone(),
             id: grant.lock_id,
             fence: grant.fence,
             expires_at_ms: AtomicI64::new(grant.expires_at_ms),
-            term: watch::Sender::new(Term::Until(started.saturating_add(ttl.as_duration()))),
-            extending: Mutex::new(()),
+            term: Mutex::new(Term::Until(started.saturating_add(ttl.as_duration()))),
+            changed: Notify::new(),
+            extending: tokio::sync::Mutex::new(()),
         }))
     }
 
-    /// The fence of any backend, [`NoFence`](crate::NoFence) included.
+    /// The fence of any backend, [`NoFence`](crate::backend::NoFence) included.
     #[must_use]
-    pub fn fence_token(&self) -> B::Fence {
+    pub fn fence_token(&self) -> F {
         self.0.fence
     }
 
@@ -98,11 +105,11 @@ impl<B: ManagedBackend> Lease<B> {
 
     /// How much of the lease is left for certain; zero once none is.
     ///
-    /// Measured by the local monotonic clock, which goes on through suspend, from before the
-    /// request left. So it errs on the safe side by one network delay.
+    /// Measured by the local monotonic clock, which goes on through suspend, from before the request
+    /// left. So it errs on the safe side by one network delay.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        match *self.0.term.borrow() {
+        match self.term() {
             Term::Until(deadline) => deadline.saturating_sub(self.now()),
             Term::Ended | Term::Gone => Duration::ZERO,
         }
@@ -119,37 +126,53 @@ impl<B: ManagedBackend> Lease<B> {
 
     /// Makes the lease last for `ttl` from now, shorter or longer than what remained.
     ///
-    /// Extends of one lease are made one after the other, those of
-    /// [auto-extension](crate::AutoExtend) included, which will soon lengthen it again.
+    /// Extends of one lease are made one after the other, renewals by
+    /// [auto-extension](crate::AutoExtend) included, which soon lengthen it again.
     ///
     /// # Errors
-    /// `InvalidArgument` for a bad TTL, or a failure of the store.
+    /// `InvalidArgument` for a bad TTL, `Aborted`, or a failure of the store.
     ///
     /// # Cancel safety
-    /// Safe: whether the store extended it is then unknown, and [`remaining`](Self::remaining)
-    /// counts on the shorter of the two.
-    pub async fn extend<T>(&self, ttl: T) -> Result<ExtendResult, LockError>
+    /// Safe: whether the store extended it is then unknown, and [`remaining`](Self::remaining) counts
+    /// on the shorter of the two.
+    pub fn extend<T>(&self, ttl: T) -> Request<ExtendResult>
     where
         T: TryInto<Ttl>,
         LockError: From<T::Error>,
     {
-        let ttl = ttl.try_into()?;
-        let _turn = self.0.extending.lock().await;
-        let before = *self.0.term.borrow();
+        let (lease, ttl) = (self.clone(), parse(ttl));
+        Request::new(move |limits| async move {
+            let ttl = lease.locks().admit(Operation::Extend, ttl)?;
+            lease.extend_within(ttl, &limits).await
+        })
+    }
+
+    pub(crate) async fn extend_within(
+        &self,
+        ttl: Ttl,
+        limits: &Limits,
+    ) -> Result<ExtendResult, LockError> {
+        let subject = Subject::new(Operation::Extend).key(&self.0.key);
+        let subject = subject.lock_id(&self.0.id).ttl(ttl);
+        let _turn = tokio::select! {
+            biased;
+            () = limits.cancelled() => return Err(self.locks().refused(subject, aborted())),
+            turn = self.0.extending.lock() => turn,
+        };
+        let before = self.term();
         let renewed = self.now().saturating_add(ttl.as_duration());
         // Should the answer never come, the store may still have shortened the lease.
         self.set_deadline(|deadline| deadline.min(renewed));
-        let answer = self.0.backend.extend(&self.0.id, ttl).await;
-        match &answer {
+        let (id, key) = (&self.0.id, Some(&self.0.key));
+        let result = self.locks().extend_lock(id, key, ttl, limits).await;
+        match &result {
             Ok(ExtendResult::Extended { expires_at_ms }) => {
                 self.0
                     .expires_at_ms
                     .store(*expires_at_ms, Ordering::Relaxed);
                 self.set_deadline(|_| renewed);
             }
-            Ok(ExtendResult::NotHeld { .. }) => {
-                self.0.term.send_replace(Term::Gone);
-            }
+            Ok(ExtendResult::NotHeld { .. }) => self.set_term(|_| Term::Gone),
             Err(error) if error.outcome_unknown() => {}
             Err(_) => {
                 if let Term::Until(deadline) = before {
@@ -157,20 +180,19 @@ impl<B: ManagedBackend> Lease<B> {
                 }
             }
         }
-        answer
+        result
     }
 
     /// Resolves once the lease is over: at its local deadline, when the store has said that the
     /// lock is gone, or when it was released.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use syncguard_core::acquire;
+    /// # use syncguard_core::{LockError, Locks};
     /// # use syncguard_memory::MemoryBackend;
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), syncguard_core::LockError> {
-    /// # let backend = MemoryBackend::default();
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), LockError> {
+    /// # let locks = Locks::new(MemoryBackend::default());
     /// # async fn work() {}
-    /// let guard = acquire(&backend, "job:nightly", Duration::from_secs(60)).await?.unwrap();
+    /// let guard = locks.lock("job:nightly").await?;
     /// tokio::select! {
     ///     () = work() => {}
     ///     () = guard.lost() => eprintln!("stop writing: the lock is no longer ours"),
@@ -189,66 +211,70 @@ impl<B: ManagedBackend> Lease<B> {
 
     /// Resolves once no more than this is left of the lease, for whatever reason.
     pub(crate) async fn until_at_most(&self, left: Duration) {
-        let mut term = self.0.term.subscribe();
         loop {
+            // Before the look: a change after it is not missed.
+            let changed = self.0.changed.notified();
             let ahead = self.remaining().saturating_sub(left);
             if ahead.is_zero() {
                 return;
             }
-            // Timers stand still while the machine is suspended; the deadline does not.
-            let nap = ahead.min(LONGEST_NAP);
-            // An error would mean that the sender is gone, which `self` keeps.
-            drop(tokio::time::timeout(nap, term.changed()).await);
+            // Timers stop while the machine is suspended; the deadline does not.
+            drop(tokio::time::timeout(ahead.min(LONGEST_SLEEP), changed).await);
         }
     }
 
-    /// The lease is given back. No answer that is still under way brings it to life again.
+    /// The lease was released. No answer in flight brings it to life again.
     pub(crate) fn end(&self) {
-        self.0.term.send_if_modified(|term| {
-            let lasting = matches!(term, Term::Until(_));
-            if lasting {
-                *term = Term::Ended;
-            }
-            lasting
+        self.set_term(|term| match term {
+            Term::Until(_) => Term::Ended,
+            ended => ended,
         });
     }
 
     /// Whether the store itself has said that the lock is gone.
     pub(crate) fn is_gone(&self) -> bool {
-        matches!(*self.0.term.borrow(), Term::Gone)
+        self.term() == Term::Gone
     }
 
-    pub(crate) fn backend(&self) -> &B {
-        &self.0.backend
-    }
-
-    pub(crate) fn policy(&self) -> &Policy {
-        self.0.backend.policy()
+    pub(crate) fn locks(&self) -> &Locks<F> {
+        &self.0.locks
     }
 
     fn now(&self) -> Duration {
-        self.policy().clock().now()
+        self.locks().now()
+    }
+
+    fn term(&self) -> Term {
+        *self.0.term.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Moves the deadline of a lease that still lasts.
     fn set_deadline(&self, moved: impl FnOnce(Duration) -> Duration) {
-        self.0.term.send_if_modified(|term| match term {
-            Term::Until(deadline) => {
-                let before = std::mem::replace(deadline, moved(*deadline));
-                *deadline != before
-            }
-            Term::Ended | Term::Gone => false,
+        self.set_term(|term| match term {
+            Term::Until(deadline) => Term::Until(moved(deadline)),
+            ended => ended,
         });
+    }
+
+    fn set_term(&self, next: impl FnOnce(Term) -> Term) {
+        let mut term = self.0.term.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = *term;
+        *term = next(before);
+        let changed = *term != before;
+        drop(term);
+        if changed {
+            self.0.changed.notify_waiters();
+        }
     }
 }
 
-impl<B: ManagedBackend> Clone for Lease<B> {
+impl<F: FenceToken> Clone for Lease<F> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<B: ManagedBackend> fmt::Debug for Lease<B> {
+impl<F: FenceToken> fmt::Debug for Lease<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
             .field("key", &self.0.key)

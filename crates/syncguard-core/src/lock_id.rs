@@ -64,22 +64,6 @@ impl LockId {
     }
 }
 
-/// The specification's name for [`LockId::generate`].
-///
-/// # Errors
-/// As [`LockId::generate`].
-pub fn generate_lock_id() -> Result<LockId, LockError> {
-    LockId::generate()
-}
-
-/// The specification's name for [`LockId::parse`].
-///
-/// # Errors
-/// As [`LockId::parse`].
-pub fn validate_lock_id(text: &str) -> Result<LockId, LockError> {
-    LockId::parse(text)
-}
-
 impl fmt::Debug for LockId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         debug_hashed(f, "LockId", self.as_str())
@@ -104,6 +88,13 @@ impl TryFrom<&String> for LockId {
     type Error = LockError;
     fn try_from(text: &String) -> Result<Self, LockError> {
         Self::parse(text)
+    }
+}
+
+impl TryFrom<String> for LockId {
+    type Error = LockError;
+    fn try_from(text: String) -> Result<Self, LockError> {
+        Self::parse(&text)
     }
 }
 

@@ -1,23 +1,22 @@
-//! [`Preflight`]: whether a store is set up so that it can keep the promises.
+//! [`Finding`]: what [`preflight`](crate::Locks::preflight) finds.
 
 use std::borrow::Cow;
 use std::fmt;
-use std::future::Future;
 
-use crate::managed::{current_runtime, timed_out};
-use crate::{Answer, LockBackend, LockError, Managed, ManagedBackend as _, Operation};
+use serde::Serialize;
 
 /// How much a [`Finding`] matters.
 ///
 /// Ordered: `Info < Warning < Error`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Severity {
     /// Good to know, or something that could not be checked.
     Info,
     /// A promise holds as long as nothing fails, and may break when something does.
     Warning,
-    /// Operations fail, or a promise does not hold, as the store is set up.
+    /// With this configuration operations fail, or a promise does not hold.
     Error,
 }
 
@@ -39,10 +38,10 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something about a store's set-up that an operator should know, and what to do about it.
+/// Something about a store's configuration that an operator should know, and what to do about it.
 ///
-/// `Display` is one line with all of it. It holds no password and no key of a user's.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// `Display` is one line with all of it. It holds no password and no user's key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     severity: Severity,
     code: &'static str,
@@ -105,59 +104,6 @@ impl fmt::Display for Finding {
         } = self;
         write!(f, "{severity} [{code}]: {found}. Fix: {fix}")
     }
-}
-
-/// A backend that can tell whether its store is set up for locks.
-///
-/// Ask once when a program starts, or by `cargo xtask doctor` from a terminal, not at every
-/// operation: it takes a few round trips.
-///
-/// ```
-/// use syncguard_core::{Preflight as _, Severity};
-/// use syncguard_memory::MemoryBackend;
-///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), syncguard_core::LockError> {
-/// let backend = MemoryBackend::default();
-/// let findings = backend.preflight().await?;
-/// for finding in &findings {
-///     println!("{finding}");
-/// }
-/// assert!(findings.iter().all(|finding| finding.severity() < Severity::Error));
-/// # Ok(()) }
-/// ```
-///
-/// # Implementing
-///
-/// It may send more than reads, but no lock, no fence counter and no setting of the store may be
-/// different afterwards. What the store does not let its user see is a finding that says so, not an error.
-pub trait Preflight {
-    /// Looks at the store's set-up. Without findings, or with none above `Info`, it is in order.
-    ///
-    /// # Errors
-    /// A failure of the store: what keeps every operation from working, such as a server that
-    /// cannot be reached or a wrong password, with the code that operations fail with.
-    ///
-    /// # Cancel safety
-    /// Safe: it changes nothing.
-    fn preflight(&self) -> impl Future<Output = Result<Vec<Finding>, LockError>> + Send;
-}
-
-/// The policy's operation timeout bounds it as a whole. The gravest findings come first.
-impl<B: LockBackend + Preflight> Preflight for Managed<B> {
-    async fn preflight(&self) -> Result<Vec<Finding>, LockError> {
-        current_runtime()?;
-        let timeout = self.policy().operation_timeout();
-        let answer = tokio::time::timeout(timeout, self.get_ref().preflight()).await;
-        let mut findings = answer
-            .unwrap_or_else(|_| Err(timed_out(timeout)))
-            .map_err(|error| error.with_operation(Operation::Setup))?;
-        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity()));
-        Ok(findings)
-    }
-}
-
-impl Answer for Vec<Finding> {
-    const OF_A_WRITE: bool = false;
 }
 
 #[cfg(test)]

@@ -1,22 +1,24 @@
-//! [`Reclaim`]: settles what an abandoned call may have left in the store.
+//! [`Reclaim`]: settles in the background what an abandoned operation may have left in the store.
 
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use crate::managed::{current_runtime, timed_out};
-use crate::{
-    Backoff, Jitter, LockBackend, LockError, LockId, Operation, Policy, ReclaimResult,
-    ReleaseResult, Ttl,
+use crate::backend::{FenceToken, ReleaseRequest};
+use crate::call::{Limits, Subject};
+use crate::error::Operation;
+use crate::observe::{
+    ReclaimEnd, ReclaimResult, ReleaseErrorHandler, ReleaseFailure, ReleaseStage,
 };
+use crate::{Backoff, Jitter, LockError, LockId, LockKey, Locks, ReleaseResult, Ttl};
 
 /// For how long, at the least, an abandoned acquire may still arrive at the store after the first
-/// `NotHeld`: it can have been overtaken by its own release on another connection. Where operations
-/// are given more time than this, so are stragglers.
+/// `NotHeld`: its own release may have overtaken it on another connection. A longer operation timeout
+/// gives stragglers as long.
 const STRAGGLER_WINDOW: Duration = Duration::from_secs(1);
 
-/// How long a release is repeated: the TTL of its lock is not known here.
+/// For how long a release is repeated: the TTL of its lock is not known here.
 const RELEASE_PERSISTENCE: Duration = Duration::from_secs(60 * 60);
 
 const FIRST_DELAY: Duration = Duration::from_millis(25);
@@ -30,87 +32,114 @@ const DELAYS_PER_TIME_AWAY: u32 = 20;
 /// It is armed before the request leaves, so there is no point at which a caller could go away
 /// and leave a lock that nobody knows of.
 #[derive(Debug)]
-pub(crate) struct Reclaim<B: LockBackend> {
-    job: Option<Job<B>>,
-    runtime: Handle,
-    started: Duration,
+pub(crate) struct Reclaim<'a, F: FenceToken> {
+    locks: &'a Locks<F>,
+    /// `None` once disarmed.
+    runtime: Option<Handle>,
+    id: &'a LockId,
+    key: Option<&'a LockKey>,
+    on_error: Option<&'a ReleaseErrorHandler>,
+    /// The operation that was abandoned, and the TTL of an acquire.
+    after: Operation,
+    ttl: Option<Ttl>,
+}
+
+impl<'a, F: FenceToken> Reclaim<'a, F> {
+    pub(crate) fn of_acquire(
+        locks: &'a Locks<F>,
+        runtime: Handle,
+        id: &'a LockId,
+        key: &'a LockKey,
+        ttl: Ttl,
+        on_error: Option<&'a ReleaseErrorHandler>,
+    ) -> Self {
+        Self {
+            locks,
+            runtime: Some(runtime),
+            id,
+            key: Some(key),
+            on_error,
+            after: Operation::Acquire,
+            ttl: Some(ttl),
+        }
+    }
+
+    pub(crate) fn of_release(
+        locks: &'a Locks<F>,
+        runtime: Handle,
+        id: &'a LockId,
+        key: Option<&'a LockKey>,
+        on_error: Option<&'a ReleaseErrorHandler>,
+    ) -> Self {
+        Self {
+            locks,
+            runtime: Some(runtime),
+            id,
+            key,
+            on_error,
+            after: Operation::Release,
+            ttl: None,
+        }
+    }
+
+    /// Nothing is left to settle. Returns the runtime that it would have worked on.
+    pub(crate) fn disarm(mut self) -> Option<Handle> {
+        self.runtime.take()
+    }
+}
+
+impl<F: FenceToken> Drop for Reclaim<'_, F> {
+    fn drop(&mut self) {
+        let Some(runtime) = self.runtime.take() else {
+            return;
+        };
+        let operation_timeout = self.locks.settings().operation_timeout;
+        let (persistence, straggler_window) = match self.ttl {
+            // The lock can be granted no later than the deadline, and then lives for its TTL.
+            Some(ttl) => (
+                operation_timeout.saturating_add(ttl.as_duration()),
+                STRAGGLER_WINDOW
+                    .max(operation_timeout)
+                    .min(ttl.as_duration()),
+            ),
+            None => (RELEASE_PERSISTENCE, Duration::ZERO),
+        };
+        let job = Job {
+            locks: self.locks.clone(),
+            id: *self.id,
+            key: self.key.cloned(),
+            on_error: self.on_error.cloned(),
+            after: self.after,
+            persistence,
+            straggler_window,
+        };
+        self.locks.spawn(&runtime, job.run());
+    }
 }
 
 #[derive(Debug)]
-struct Job<B> {
-    backend: B,
-    policy: Policy,
+struct Job<F: FenceToken> {
+    locks: Locks<F>,
     id: LockId,
-    /// The call that was abandoned.
+    key: Option<LockKey>,
+    on_error: Option<ReleaseErrorHandler>,
     after: Operation,
     persistence: Duration,
     straggler_window: Duration,
 }
 
-impl<B: LockBackend> Reclaim<B> {
-    pub(crate) fn of_acquire(
-        backend: &B,
-        policy: &Policy,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<Self, LockError> {
-        let stragglers = STRAGGLER_WINDOW.max(policy.operation_timeout());
-        Self::arm(Job {
-            backend: backend.clone(),
-            policy: policy.clone(),
-            id: *id,
-            after: Operation::Acquire,
-            // The lock can be granted no later than the deadline, and then lives for its TTL.
-            persistence: policy.operation_timeout().saturating_add(ttl.as_duration()),
-            straggler_window: stragglers.min(ttl.as_duration()),
-        })
-    }
-
-    pub(crate) fn of_release(backend: &B, policy: &Policy, id: &LockId) -> Result<Self, LockError> {
-        Self::arm(Job {
-            backend: backend.clone(),
-            policy: policy.clone(),
-            id: *id,
-            after: Operation::Release,
-            persistence: RELEASE_PERSISTENCE,
-            straggler_window: Duration::ZERO,
-        })
-    }
-
-    fn arm(job: Job<B>) -> Result<Self, LockError> {
-        Ok(Self {
-            runtime: current_runtime()?,
-            started: job.policy.clock().now(),
-            job: Some(job),
-        })
-    }
-
-    /// Time since it was armed, by the clock that runs through suspend.
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.job.as_ref().map_or(Duration::ZERO, |job| {
-            job.policy.clock().now().saturating_sub(self.started)
-        })
-    }
-
-    pub(crate) fn disarm(mut self) {
-        self.job = None;
-    }
-}
-
-impl<B: LockBackend> Drop for Reclaim<B> {
-    fn drop(&mut self) {
-        if let Some(job) = self.job.take() {
-            let policy = job.policy.clone();
-            policy.spawn(&self.runtime, job.run());
-        }
-    }
-}
-
-impl<B: LockBackend> Job<B> {
+impl<F: FenceToken> Job<F> {
     async fn run(self) {
         let result = self.settle().await;
-        let observers = self.policy.observers();
-        observers.tell(|observer| observer.reclaimed(self.after, result));
+        let end = ReclaimEnd {
+            backend: self.locks.capabilities().backend,
+            after: self.after,
+            lock_id: &self.id,
+            result,
+        };
+        self.locks
+            .observers()
+            .notify(|observer| observer.reclaim_ended(&end));
     }
 
     async fn settle(&self) -> ReclaimResult {
@@ -135,8 +164,8 @@ impl<B: LockBackend> Job<B> {
                 let Some(error) = failure else {
                     return ReclaimResult::NotHeld;
                 };
-                let error = error.with_lock_id(&self.id);
-                self.policy.report_release_error(&error);
+                let failure = ReleaseFailure::new(error, ReleaseStage::Background);
+                self.locks.report(&failure, self.on_error.as_ref());
                 return ReclaimResult::GivenUp;
             }
             let pause = Backoff::Exponential.delay(Jitter::Equal, FIRST_DELAY, attempt);
@@ -146,11 +175,13 @@ impl<B: LockBackend> Job<B> {
     }
 
     async fn release(&self) -> Result<ReleaseResult, LockError> {
-        let limit = self.policy.operation_timeout();
-        let call = timeout(limit, self.backend.release(&self.id));
-        let answer = call
-            .await
-            .unwrap_or_else(|_| Err(timed_out(limit).with_outcome_unknown()));
-        answer.map_err(|error| error.with_operation(Operation::Release))
+        let subject = Subject::new(Operation::Release)
+            .key(self.key.as_ref())
+            .lock_id(&self.id);
+        let send = |deadline| {
+            let request = ReleaseRequest::new(&self.id, deadline);
+            self.locks.backend().release(request)
+        };
+        self.locks.bounded(subject, &Limits::default(), send).await
     }
 }

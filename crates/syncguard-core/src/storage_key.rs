@@ -1,7 +1,5 @@
 //! What a key is called inside a store.
 
-use std::borrow::Cow;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
@@ -14,12 +12,13 @@ const DIGEST_BYTES: usize = 16;
 
 /// Makes the storage key of `key`: `prefix:key`, or `prefix:` and a hash where that is too long.
 ///
-/// Lengths are UTF-8 bytes. `limit` is what the store allows and `reserve` what must stay free of
-/// it for names derived from this one. Trailing colons of the prefix are dropped; an empty prefix
-/// adds nothing. The hash covers prefix and key, so namespaces stay apart.
+/// `key` is in NFC, as the text of a [`LockKey`](crate::LockKey) is. Lengths are UTF-8 bytes. `limit`
+/// is what the store allows and `reserve` what must stay free of it for names derived from this one.
+/// Trailing colons of the prefix are dropped; an empty prefix adds nothing. The hash covers prefix
+/// and key, so namespaces stay apart.
 ///
 /// ```
-/// # use syncguard_core::make_storage_key;
+/// # use syncguard_core::backend::make_storage_key;
 /// assert_eq!(make_storage_key("app", "payment:42", 1000, 26)?, "app:payment:42");
 /// assert_eq!(make_storage_key("app", &"x".repeat(200), 100, 26)?.len(), "app:".len() + 22);
 /// # Ok::<(), syncguard_core::LockError>(())
@@ -41,7 +40,7 @@ pub fn make_storage_key(
         _ => [prefix, ":", name].concat(),
     };
 
-    let full = qualify(&normalized(key));
+    let full = qualify(key);
     if fits(&full) {
         return Ok(full);
     }
@@ -59,15 +58,14 @@ pub fn make_storage_key(
 /// [`make_storage_key`].
 ///
 /// ```
-/// # use syncguard_core::make_hashed_storage_key;
+/// # use syncguard_core::backend::make_hashed_storage_key;
 /// assert_eq!(make_hashed_storage_key("app", "a/b").len(), "app:".len() + 22);
 /// assert_ne!(make_hashed_storage_key("", "a/b"), make_hashed_storage_key("", "a/c"));
 /// ```
 #[must_use]
 pub fn make_hashed_storage_key(prefix: &str, key: &str) -> String {
-    let key = normalized(key);
     match prefix.trim_end_matches(':') {
-        "" => digest_of(&key),
+        "" => digest_of(key),
         prefix => format!("{prefix}:{}", digest_of(&format!("{prefix}:{key}"))),
     }
 }
@@ -85,15 +83,15 @@ pub fn make_fence_key(
     limit: usize,
     reserve: usize,
 ) -> Result<String, LockError> {
-    make_storage_key(prefix, &["fence:", storage_key].concat(), limit, reserve)
-}
-
-/// The NFC form. ASCII is its own.
-fn normalized(key: &str) -> Cow<'_, str> {
-    if key.is_ascii() {
-        return Cow::Borrowed(key);
-    }
-    key.nfc().collect::<String>().into()
+    let name = ["fence:", storage_key].concat();
+    // The key in it is in NFC; the prefix is as its owner spells it. The TypeScript original
+    // normalizes both here.
+    let name = if prefix.is_ascii() {
+        name
+    } else {
+        name.nfc().collect()
+    };
+    make_storage_key(prefix, &name, limit, reserve)
 }
 
 fn digest_of(full: &str) -> String {
@@ -107,7 +105,7 @@ mod tests {
     #[test]
     fn the_hashed_form_is_that_of_a_key_too_long() {
         for prefix in ["", "app", "app:"] {
-            let key = "cafe\u{301}/".repeat(20);
+            let key = "caf\u{e9}/".repeat(20);
             let shortened = make_storage_key(prefix, &key, 40, 0).unwrap();
             assert_eq!(make_hashed_storage_key(prefix, &key), shortened);
         }

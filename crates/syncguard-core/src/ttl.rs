@@ -5,9 +5,6 @@ use std::time::Duration;
 
 use crate::LockError;
 
-/// TTL of a lock when none is given.
-pub const DEFAULT_TTL: Ttl = Ttl(30_000);
-
 /// Time to live of a lease: whole milliseconds, from 1 ms to 10 years of 365 days.
 ///
 /// The bound keeps every expiry exact on every store: Lua and JSON count in doubles.
@@ -23,6 +20,8 @@ pub const DEFAULT_TTL: Ttl = Ttl(30_000);
 pub struct Ttl(i64);
 
 impl Ttl {
+    /// The TTL when none is given: 30 s.
+    pub const DEFAULT: Self = Self(30_000);
     /// The shortest TTL.
     pub const MIN: Self = Self(1);
     /// The longest TTL.

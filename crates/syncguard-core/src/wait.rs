@@ -1,76 +1,166 @@
-//! [`Wait`]: the wait of a caller of [`lock()`](crate::lock()) under way.
+//! Waiting for a key: attempts, pauses, and when to give up.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use crate::cancel::aborted;
-use crate::error::WaitSummary;
-use crate::observer::{Observer, Observers};
-use crate::{LockError, WaitEnd};
+use crate::backend::FenceToken;
+use crate::call::{Limits, Subject, aborted, after, current_runtime};
+use crate::error::{Operation, WaitSummary};
+use crate::guard::attempt;
+use crate::observe::{WaitEnd, WaitOutcome, WaitStart};
+use crate::{ErrorCode, LockError, LockGuard, LockKey, LockOptions, Locks, Ttl};
 
-/// A wait under way. Observers are told of its end, whatever that is.
-pub(crate) struct Wait<'a> {
-    observers: &'a Observers,
-    started: Instant,
-    attempts: AtomicU32,
-    /// Whether a request may be in flight.
-    attempting: AtomicBool,
-    end: WaitEnd,
+/// Time kept back from a delay cut short, so that one more attempt fits in before the timeout.
+const LAST_ATTEMPT: Duration = Duration::from_millis(50);
+
+/// Waits for a key and acquires it.
+pub(crate) async fn wait<F: FenceToken>(
+    locks: &Locks<F>,
+    key: Result<LockKey, LockError>,
+    options: &LockOptions,
+) -> Result<LockGuard<F>, LockError> {
+    let limits = Limits {
+        token: options.token.clone(),
+        deadline: None,
+    };
+    // What keeps it from beginning at all.
+    let ready = || {
+        let (key, ttl) = (key?, options.ttl.clone()?);
+        current_runtime()?;
+        match limits.is_cancelled() {
+            true => Err(aborted().with_key(&key)),
+            false => Ok((key, ttl)),
+        }
+    };
+    let (key, ttl) = ready().map_err(|error| {
+        let error = locks.refused(Subject::new(Operation::Acquire), error);
+        error.with_operation(Operation::Lock)
+    })?;
+    let mut waiting = Waiting::start(locks, &key);
+    let result = waiting.contend(ttl, options, &limits).await;
+    waiting.end(&result);
+    result
 }
 
-impl<'a> Wait<'a> {
-    pub(crate) fn begin(observers: &'a Observers) -> Self {
-        observers.tell(Observer::wait_began);
+/// A wait in progress. Its end is reported to the observers, whatever that is.
+struct Waiting<'a, F: FenceToken> {
+    locks: &'a Locks<F>,
+    key: &'a LockKey,
+    started: Instant,
+    attempts: u32,
+    outcome: WaitOutcome,
+}
+
+impl<'a, F: FenceToken> Waiting<'a, F> {
+    fn start(locks: &'a Locks<F>, key: &'a LockKey) -> Self {
+        let start = WaitStart {
+            backend: locks.capabilities().backend,
+            key,
+        };
+        locks
+            .observers()
+            .notify(|observer| observer.wait_started(&start));
         Self {
-            observers,
+            locks,
+            key,
             started: Instant::now(),
-            attempts: AtomicU32::new(0),
-            attempting: AtomicBool::new(false),
-            end: WaitEnd::Abandoned,
+            attempts: 0,
+            outcome: WaitOutcome::Abandoned,
         }
     }
 
-    pub(crate) fn started(&self) -> Instant {
-        self.started
+    /// Tries until the options say to stop.
+    async fn contend(
+        &mut self,
+        ttl: Ttl,
+        options: &LockOptions,
+        limits: &Limits,
+    ) -> Result<LockGuard<F>, LockError> {
+        let deadline = after(self.started, options.timeout);
+        let mut retries = 0;
+        loop {
+            self.attempts = self.attempts.saturating_add(1);
+            match attempt(self.locks, self.key, ttl, options, Some(deadline)).await {
+                Ok(attempt) => {
+                    if let Some(guard) = attempt.acquired() {
+                        return Ok(guard);
+                    }
+                }
+                Err(error) if is_timeout(&error) && Instant::now() >= deadline => {
+                    let cause = "the last attempt had no answer yet";
+                    return Err(self.timed_out(cause).with_outcome_unknown());
+                }
+                Err(error) => return Err(error.with_wait(self.summary())),
+            }
+            if retries >= options.max_retries {
+                return Err(self.timed_out("the key stayed held through all retries"));
+            }
+            let mut pause = options
+                .backoff
+                .delay(options.jitter, options.retry_delay, retries);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if pause >= left {
+                // Too long: ask once more a little before the timeout instead.
+                pause = left.saturating_sub(LAST_ATTEMPT);
+                if pause.is_zero() {
+                    return Err(self.timed_out("the key stayed held until the timeout"));
+                }
+            }
+            tokio::select! {
+                biased;
+                () = limits.cancelled() => {
+                    let error = aborted().with_operation(Operation::Lock);
+                    return Err(error.with_key(self.key).with_wait(self.summary()));
+                }
+                () = sleep(pause) => {}
+            }
+            retries += 1;
+        }
     }
 
-    pub(crate) fn attempt_begins(&self) {
-        self.attempts.fetch_add(1, Ordering::Relaxed);
-        self.attempting.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn attempt_ended(&self) {
-        self.attempting.store(false, Ordering::Relaxed);
-    }
-
-    pub(crate) fn summary(&self) -> WaitSummary {
+    fn summary(&self) -> WaitSummary {
         WaitSummary {
-            attempts: self.attempts.load(Ordering::Relaxed),
+            attempts: self.attempts,
             waited: self.started.elapsed(),
         }
     }
 
-    pub(crate) fn aborted(&self) -> LockError {
-        if self.attempting.load(Ordering::Relaxed) {
-            aborted().with_outcome_unknown()
-        } else {
-            aborted()
-        }
+    fn timed_out(&self, cause: &str) -> LockError {
+        let summary = self.summary();
+        let WaitSummary { attempts, waited } = summary;
+        let plural = if attempts == 1 { "" } else { "s" };
+        let message = format!("gave up after {attempts} attempt{plural} in {waited:.1?}: {cause}");
+        LockError::new(ErrorCode::AcquisitionTimeout, message)
+            .with_operation(Operation::Lock)
+            .with_key(self.key)
+            .with_wait(summary)
     }
 
-    pub(crate) fn end<T>(mut self, outcome: &Result<T, LockError>) {
-        self.end = match outcome {
-            Ok(_) => WaitEnd::Granted,
-            Err(error) => WaitEnd::Failed(error.code()),
+    fn end(mut self, result: &Result<LockGuard<F>, LockError>) {
+        self.outcome = match result {
+            Ok(_) => WaitOutcome::Granted,
+            Err(error) => WaitOutcome::Failed(error.code()),
         };
     }
 }
 
-impl Drop for Wait<'_> {
+impl<F: FenceToken> Drop for Waiting<'_, F> {
     fn drop(&mut self) {
-        let (summary, end) = (self.summary(), self.end);
-        self.observers
-            .tell(|observer| observer.wait_ended(summary, end));
+        let observers = self.locks.observers();
+        if observers.is_empty() {
+            return;
+        }
+        let end = WaitEnd {
+            backend: self.locks.capabilities().backend,
+            key: self.key,
+            summary: self.summary(),
+            outcome: self.outcome,
+        };
+        observers.notify(|observer| observer.wait_ended(&end));
     }
+}
+
+fn is_timeout(error: &LockError) -> bool {
+    error.code() == ErrorCode::NetworkTimeout
 }

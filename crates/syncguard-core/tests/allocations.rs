@@ -6,7 +6,8 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use allocation_counter::measure;
-use syncguard_core::{Fence, LockId, LockKey, Ttl, hash_key, make_fence_key, make_storage_key};
+use syncguard_core::backend::{make_fence_key, make_storage_key};
+use syncguard_core::{Fence, LockId, LockKey, Ttl, hash_key};
 
 fn allocations<T>(work: impl Fn() -> T) -> u64 {
     measure(|| {

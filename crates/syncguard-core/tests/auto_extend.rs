@@ -7,36 +7,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Fault, FaultyStore, until_free};
-use syncguard_core::{
-    AutoExtend, ErrorCode, ExtendResult, LockOptions, Managed, ManagedBackend as _, Operation,
-    Policy, acquire, get_by_key, is_locked, lock, release,
-};
-use syncguard_memory::{MemoryBackend, MemoryStore};
+use common::{Fault, FaultyBackend, until_free};
+use syncguard_core::observe::Operation;
+use syncguard_core::{AutoExtend, ErrorCode, ExtendResult, Lease, LockOptions, Locks};
+use syncguard_memory::MemoryBackend;
 use tokio::time::Instant;
 
 const TTL: Duration = Duration::from_secs(30);
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// A policy whose leases are watched by the paused clock of the test.
-fn paused_policy() -> Policy {
+/// Locks whose leases are watched by the paused clock of the test.
+fn paused(faulty: &FaultyBackend) -> Locks {
     let start = Instant::now();
-    Policy::new()
-        .with_operation_timeout(TTL * 10)
-        .with_monotonic_clock(move || start.elapsed())
+    faulty
+        .builder()
+        .operation_timeout(TTL * 10)
+        .monotonic_clock(move || start.elapsed())
+        .build()
 }
 
 fn options() -> LockOptions {
-    LockOptions::new()
-        .with_ttl(TTL)
-        .with_auto_extend(AutoExtend::new())
+    LockOptions::new().ttl(TTL).auto_extend(AutoExtend::new())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_section_longer_than_its_ttl_keeps_the_lock() {
-    let faulty = FaultyStore::default();
-    let backend = faulty.managed_with(paused_policy());
-    let receipt = lock(&backend, "k", options(), async |lease| {
+    let faulty = FaultyBackend::default();
+    let locks = paused(&faulty);
+    let receipt = locks.lock("k").options(&options()).run(async |lease| {
         for _ in 0..20 {
             tokio::time::sleep(TTL / 2).await;
             assert!(lease.remaining() > TTL / 2, "{:?}", lease.remaining());
@@ -50,19 +48,26 @@ async fn a_section_longer_than_its_ttl_keeps_the_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn one_slow_renewal_does_not_lose_the_lease() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     faulty.plan(
         Operation::Extend,
         [Fault::DelayReply(TTL / 2 + Duration::from_secs(1))],
     );
-    let backend = faulty.managed_with(paused_policy());
+    let locks = paused(&faulty);
     let section = async |_| tokio::time::sleep(TTL * 3).await;
-    assert!(lock(&backend, "k", options(), section).await.is_ok());
+    assert!(
+        locks
+            .lock("k")
+            .options(&options())
+            .run(section)
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_renewal_is_tried_again() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     faulty.plan(
         Operation::Extend,
         [
@@ -71,9 +76,16 @@ async fn a_failed_renewal_is_tried_again() {
             Fault::Refuse(ErrorCode::AuthFailed),
         ],
     );
-    let backend = faulty.managed_with(paused_policy());
+    let locks = paused(&faulty);
     let section = async |_| tokio::time::sleep(TTL * 2).await;
-    assert!(lock(&backend, "k", options(), section).await.is_ok());
+    assert!(
+        locks
+            .lock("k")
+            .options(&options())
+            .run(section)
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,21 +95,26 @@ async fn when_renewals_keep_failing_the_lease_is_lost_at_its_deadline_and_the_se
         Fault::LoseReply,
         Fault::Hang,
     ] {
-        let faulty = FaultyStore::default();
+        let faulty = FaultyBackend::default();
         // The first renewal is good; the deadline counts from its start.
         let failing = std::iter::repeat_n(fault, 10_000);
         faulty.plan(
             Operation::Extend,
             std::iter::once(Fault::Pass).chain(failing),
         );
-        let backend = faulty.managed_with(paused_policy());
+        let locks = paused(&faulty);
         let dropped = Arc::new(AtomicBool::new(false));
         let started = Instant::now();
         let section = async |_| {
             let _on_drop = OnDrop(Arc::clone(&dropped));
             pending::<()>().await;
         };
-        let error = lock(&backend, "k", options(), section).await.unwrap_err();
+        let error = locks
+            .lock("k")
+            .options(&options())
+            .run(section)
+            .await
+            .unwrap_err();
         assert_eq!(error.code(), ErrorCode::LockLost);
         assert!(dropped.load(Ordering::SeqCst), "the section went on");
         let deadline = INTERVAL + TTL;
@@ -120,37 +137,37 @@ impl Drop for OnDrop {
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_removed_behind_the_holders_back_is_lost_at_the_next_renewal() {
-    let faulty = FaultyStore::default();
-    let backend = faulty.managed_with(paused_policy());
+    let faulty = FaultyBackend::default();
+    let locks = paused(&faulty);
     let removed = Instant::now();
-    let section = async |lease: syncguard_core::Lease<Managed<FaultyStore>>| {
-        assert!(
-            release(&backend, lease.lock_id())
-                .await
-                .unwrap()
-                .is_released()
-        );
+    let section = async |lease: Lease| {
+        assert!(locks.release(lease.lock_id()).await.unwrap().is_released());
         pending::<()>().await;
     };
-    let error = lock(&backend, "k", options(), section).await.unwrap_err();
+    let error = locks
+        .lock("k")
+        .options(&options())
+        .run(section)
+        .await
+        .unwrap_err();
     assert_eq!(error.code(), ErrorCode::LockLost);
     assert!(removed.elapsed() <= INTERVAL + Duration::from_millis(100));
     // The store has said that there is nothing to release: nobody asks again.
-    backend.drain(TTL).await.unwrap();
+    locks.drain(TTL).await.unwrap();
     assert_eq!(faulty.calls(Operation::Release), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_sees_one_renewal_at_a_time() {
     for (slowness, kept) in [(INTERVAL * 6 / 5, true), (INTERVAL * 3, false)] {
-        let faulty = FaultyStore::default();
+        let faulty = FaultyBackend::default();
         faulty.plan(
             Operation::Extend,
             std::iter::repeat_n(Fault::DelayRequest(slowness), 100),
         );
-        let backend = faulty.managed_with(paused_policy());
-        let guard = acquire(&backend, "k", TTL).await.unwrap().unwrap();
-        let guard = guard.with_auto_extend(AutoExtend::new());
+        let locks = paused(&faulty);
+        let guard = locks.try_lock("k").ttl(TTL).await.unwrap().unwrap();
+        let guard = guard.auto_extend(AutoExtend::new());
         for _ in 0..50 {
             tokio::time::sleep(INTERVAL / 2).await;
             assert!(faulty.in_flight(Operation::Extend) <= 1);
@@ -162,12 +179,12 @@ async fn a_slow_store_sees_one_renewal_at_a_time() {
 
 #[tokio::test(start_paused = true)]
 async fn released_while_a_renewal_is_in_flight_the_key_is_free_and_the_renewal_gone() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     faulty.plan(
         Operation::Extend,
         [Fault::DelayRequest(TTL / 2), Fault::DelayReply(TTL / 2)],
     );
-    let backend = faulty.managed_with(paused_policy());
+    let locks = paused(&faulty);
     let tasks = || {
         tokio::runtime::Handle::current()
             .metrics()
@@ -175,18 +192,18 @@ async fn released_while_a_renewal_is_in_flight_the_key_is_free_and_the_renewal_g
     };
     let before = tasks();
     for explicit in [true, false] {
-        let guard = acquire(&backend, "k", TTL).await.unwrap().unwrap();
+        let guard = locks.try_lock("k").ttl(TTL).await.unwrap().unwrap();
         let lease = guard.lease();
-        let guard = guard.with_auto_extend(AutoExtend::new());
+        let guard = guard.auto_extend(AutoExtend::new());
         tokio::time::sleep(INTERVAL + Duration::from_secs(1)).await;
         assert_eq!(faulty.in_flight(Operation::Extend), 1);
         if explicit {
             assert!(guard.release().await.unwrap().is_released());
         } else {
             drop(guard);
-            backend.drain(TTL).await.unwrap();
+            locks.drain(TTL).await.unwrap();
         }
-        assert!(!is_locked(&backend, "k").await.unwrap());
+        assert!(!locks.is_locked("k").await.unwrap());
         assert_eq!((faulty.in_flight(Operation::Extend), tasks()), (0, before));
         assert!(!lease.is_valid());
         lease.lost().await;
@@ -195,9 +212,9 @@ async fn released_while_a_renewal_is_in_flight_the_key_is_free_and_the_renewal_g
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_shortened_by_hand_is_renewed_in_time() {
-    let faulty = FaultyStore::default();
-    let backend = faulty.managed_with(paused_policy());
-    let receipt = lock(&backend, "k", options(), async |lease| {
+    let faulty = FaultyBackend::default();
+    let locks = paused(&faulty);
+    let receipt = locks.lock("k").options(&options()).run(async |lease| {
         tokio::time::sleep(INTERVAL / 5).await;
         let shortened = lease.extend(Duration::from_secs(2)).await.unwrap();
         assert!(shortened.expires_at_ms().is_some());
@@ -208,14 +225,17 @@ async fn a_lease_shortened_by_hand_is_renewed_in_time() {
 
 #[tokio::test(start_paused = true)]
 async fn max_hold_ends_the_renewals_and_so_the_lease() {
-    let faulty = FaultyStore::default();
-    let backend = faulty.managed_with(paused_policy());
+    let faulty = FaultyBackend::default();
+    let locks = paused(&faulty);
     let max_hold = TTL * 4;
     let options = LockOptions::new()
-        .with_ttl(TTL)
-        .with_auto_extend(AutoExtend::new().with_max_hold(max_hold));
+        .ttl(TTL)
+        .auto_extend(AutoExtend::new().max_hold(max_hold));
     let started = Instant::now();
-    let error = lock(&backend, "k", options, async |_| pending::<()>().await)
+    let error = locks
+        .lock("k")
+        .options(&options)
+        .run(async |_| pending::<()>().await)
         .await
         .unwrap_err();
     assert_eq!(error.code(), ErrorCode::LockLost);
@@ -226,18 +246,18 @@ async fn max_hold_ends_the_renewals_and_so_the_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lookup_does_not_move_the_local_deadline() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     faulty.plan(
         Operation::Extend,
         std::iter::repeat_n(Fault::Refuse(ErrorCode::ServiceUnavailable), 1_000),
     );
-    let backend = faulty.managed_with(paused_policy());
+    let locks = paused(&faulty);
     let started = Instant::now();
-    let guard = acquire(&backend, "k", TTL).await.unwrap().unwrap();
-    let guard = guard.with_auto_extend(AutoExtend::new());
+    let guard = locks.try_lock("k").ttl(TTL).await.unwrap().unwrap();
+    let guard = guard.auto_extend(AutoExtend::new());
     let asking = async {
         loop {
-            assert!(get_by_key(&backend, "k").await.unwrap().is_some());
+            assert!(locks.get_by_key("k").await.unwrap().is_some());
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
     };
@@ -251,8 +271,8 @@ async fn a_lookup_does_not_move_the_local_deadline() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_thousands_of_renewed_locks_no_task_is_left_and_no_lock_revived() {
-    let store = MemoryStore::new();
-    let backend = MemoryBackend::new(store.clone());
+    let store = MemoryBackend::default();
+    let locks = Locks::new(store.clone());
     let tasks = || {
         tokio::runtime::Handle::current()
             .metrics()
@@ -261,27 +281,29 @@ async fn after_thousands_of_renewed_locks_no_task_is_left_and_no_lock_revived() 
     let before = tasks();
     let mut workers = tokio::task::JoinSet::new();
     for worker in 0..50_u32 {
-        let backend = backend.clone();
+        let locks = locks.clone();
         workers.spawn(async move {
             let key = format!("k{worker}");
             for round in 0..40_u32 {
                 let ttl = Duration::from_millis(30);
-                let guard = acquire(&backend, &key, ttl)
+                let guard = locks
+                    .try_lock(&key)
+                    .ttl(ttl)
                     .await
                     .unwrap()
                     .expect("the key is free");
-                let guard = guard.with_auto_extend(AutoExtend::new());
+                let guard = guard.auto_extend(AutoExtend::new());
                 tokio::time::sleep(Duration::from_millis(u64::from((worker + round) % 25))).await;
                 let lease = guard.lease();
                 let _ = guard.release().await.unwrap();
                 let late = lease.extend(ttl).await.unwrap();
                 assert!(matches!(late, ExtendResult::NotHeld { .. }));
-                assert!(!is_locked(&backend, &key).await.unwrap());
+                assert!(!locks.is_locked(&key).await.unwrap());
             }
         });
     }
     workers.join_all().await;
-    backend.drain(TTL).await.unwrap();
+    locks.drain(TTL).await.unwrap();
     while tasks() > before {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -290,7 +312,7 @@ async fn after_thousands_of_renewed_locks_no_task_is_left_and_no_lock_revived() 
 
 #[test]
 fn a_holder_that_was_paused_past_its_ttl_finds_out_on_waking() {
-    let store = MemoryStore::new();
+    let store = MemoryBackend::default();
     let ttl = Duration::from_millis(200);
     let (pausing, holder_is_paused) = std::sync::mpsc::channel();
     let other = std::thread::spawn({
@@ -298,20 +320,24 @@ fn a_holder_that_was_paused_past_its_ttl_finds_out_on_waking() {
         move || {
             block_on(async move {
                 holder_is_paused.recv().unwrap();
-                let backend = MemoryBackend::new(store);
+                let locks = Locks::new(store);
                 let patient = LockOptions::new()
-                    .with_retry_delay(Duration::from_millis(20))
-                    .with_timeout(TTL)
-                    .with_max_retries(10_000);
-                let fence = lock(&backend, "k", patient, async |lease| lease.fence()).await;
+                    .retry_delay(Duration::from_millis(20))
+                    .timeout(TTL)
+                    .max_retries(10_000);
+                let fence = locks
+                    .lock("k")
+                    .options(&patient)
+                    .run(async |lease| lease.fence())
+                    .await;
                 fence.unwrap().into_value()
             })
         }
     });
     block_on(async move {
-        let backend = MemoryBackend::new(store.clone());
-        let guard = acquire(&backend, "k", ttl).await.unwrap().unwrap();
-        let guard = guard.with_auto_extend(AutoExtend::new());
+        let locks = Locks::new(store.clone());
+        let guard = locks.try_lock("k").ttl(ttl).await.unwrap().unwrap();
+        let guard = guard.auto_extend(AutoExtend::new());
         pausing.send(()).unwrap();
         // The thread sleeps, and with it the runtime: the same as a stopped process.
         let others_fence = other.join().unwrap();
@@ -320,7 +346,7 @@ fn a_holder_that_was_paused_past_its_ttl_finds_out_on_waking() {
         guard.lost().await;
         let late = guard.extend(ttl).await.unwrap();
         assert!(matches!(late, ExtendResult::NotHeld { .. }));
-        let next = acquire(&backend, "k", ttl).await.unwrap().unwrap();
+        let next = locks.try_lock("k").ttl(ttl).await.unwrap().unwrap();
         assert!(next.fence() > others_fence);
     });
 }

@@ -7,17 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use common::{Fault, FaultyStore, until_free};
+use common::{Fault, FaultyBackend, is_held, until_free};
+use syncguard_core::observe::{Operation, ReleaseFailure, ReleaseStage};
 use syncguard_core::{
-    Cancellable as _, CancellationToken, ErrorCode, ExtendResult, LockBackend as _, LockError,
-    LockGuard, LockKey, Managed, ManagedBackend as _, Operation, Policy, acquire, extend, release,
+    CancellationToken, ErrorCode, ExtendResult, LockGuard, LockId, Locks, hash_key,
 };
-use syncguard_memory::{ManualClock, MemoryBackend, MemoryStore};
+use syncguard_memory::{ManualClock, MemoryBackend};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-async fn take(backend: &MemoryBackend) -> LockGuard<MemoryBackend> {
-    acquire(backend, "k", MINUTE)
+async fn take(locks: &Locks) -> LockGuard {
+    locks
+        .try_lock("k")
+        .ttl(MINUTE)
         .await
         .unwrap()
         .expect("the key is free")
@@ -38,29 +40,29 @@ fn runtime(threads: usize) -> tokio::runtime::Runtime {
 
 #[tokio::test]
 async fn release_frees_the_key_at_once_and_a_second_client_sees_it() {
-    let store = MemoryStore::new();
-    let [first, second] = [(), ()].map(|()| MemoryBackend::new(store.clone()));
+    let store = MemoryBackend::default();
+    let [first, second] = [(), ()].map(|()| Locks::new(store.clone()));
     let guard = take(&first).await;
-    assert!(acquire(&second, "k", MINUTE).await.unwrap().is_none());
+    assert!(second.try_lock("k").ttl(MINUTE).await.unwrap().is_none());
     assert!(guard.release().await.unwrap().is_released());
-    assert!(acquire(&second, "k", MINUTE).await.unwrap().is_some());
+    assert!(second.try_lock("k").ttl(MINUTE).await.unwrap().is_some());
 }
 
 #[tokio::test]
 async fn a_detached_lock_outlives_its_guard_and_is_released_by_id_elsewhere() {
-    let store = MemoryStore::new();
-    let lease = take(&MemoryBackend::new(store.clone())).await.detach();
+    let store = MemoryBackend::default();
+    let lease = take(&Locks::new(store.clone())).await.detach();
     let id = lease.lock_id().as_str().to_owned();
-    let elsewhere = MemoryBackend::new(store.clone());
-    let answer = tokio::spawn(async move { release(&elsewhere, &id).await });
+    let elsewhere = Locks::new(store.clone());
+    let answer = tokio::spawn(async move { elsewhere.release(&id).await });
     assert!(answer.await.unwrap().unwrap().is_released());
     until_free(&store, "k").await;
 }
 
 #[tokio::test]
 async fn remaining_follows_extends_up_and_down_and_ends_with_the_lock() {
-    let backend = MemoryBackend::default();
-    let guard = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+    let locks = Locks::new(MemoryBackend::default());
+    let guard = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
     assert!(guard.remaining() <= MINUTE && guard.remaining() > MINUTE / 2);
 
     for ttl in [MINUTE * 10, MINUTE / 2] {
@@ -69,12 +71,7 @@ async fn remaining_follows_extends_up_and_down_and_ends_with_the_lock() {
         assert!(guard.remaining() <= ttl && guard.remaining() > ttl / 2);
     }
 
-    assert!(
-        release(&backend, guard.lock_id())
-            .await
-            .unwrap()
-            .is_released()
-    );
+    assert!(locks.release(guard.lock_id()).await.unwrap().is_released());
     assert!(matches!(
         guard.extend(MINUTE).await.unwrap(),
         ExtendResult::NotHeld { .. }
@@ -84,10 +81,10 @@ async fn remaining_follows_extends_up_and_down_and_ends_with_the_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn after_an_extend_of_unknown_outcome_the_shorter_lease_counts() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     faulty.plan(Operation::Extend, [Fault::LoseReply]);
-    let backend = faulty.managed();
-    let guard = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+    let locks = faulty.locks();
+    let guard = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
     let error = guard.extend(Duration::from_secs(2)).await.unwrap_err();
     assert!(error.outcome_unknown());
     assert!(guard.remaining() <= Duration::from_secs(2));
@@ -96,12 +93,13 @@ async fn after_an_extend_of_unknown_outcome_the_shorter_lease_counts() {
 #[tokio::test]
 async fn the_local_deadline_counts_through_suspend() {
     let slept = Arc::new(AtomicU64::new(0));
-    let policy = Policy::new().with_monotonic_clock({
+    let clock = {
         let slept = Arc::clone(&slept);
         move || Duration::from_secs(slept.load(Ordering::SeqCst))
-    });
-    let backend = MemoryBackend::with_policy(MemoryStore::new(), policy);
-    let guard = take(&backend).await;
+    };
+    let locks = Locks::builder(MemoryBackend::default());
+    let locks = locks.monotonic_clock(clock).build();
+    let guard = take(&locks).await;
     assert!(guard.is_valid());
     slept.store(3_600, Ordering::SeqCst);
     assert!(!guard.is_valid());
@@ -110,59 +108,58 @@ async fn the_local_deadline_counts_through_suspend() {
 
 #[tokio::test]
 async fn a_dropped_guard_releases_and_drain_waits_for_it() {
-    let store = MemoryStore::new();
-    let backend = MemoryBackend::new(store.clone());
-    let guards = (0..50).map(async |n| acquire(&backend, format!("k{n}"), MINUTE).await);
+    let store = MemoryBackend::default();
+    let locks = Locks::new(store.clone());
+    let guards = (0..50).map(async |n| locks.try_lock(format!("k{n}")).ttl(MINUTE).await);
     for guard in guards {
         drop(guard.await.unwrap().unwrap());
     }
-    backend.drain(Duration::from_secs(10)).await.unwrap();
-    assert_eq!(backend.policy().pending(), 0);
+    locks.drain(Duration::from_secs(10)).await.unwrap();
+    assert_eq!(locks.pending(), 0);
     for n in 0..50 {
-        let key = LockKey::try_from(format!("k{n}")).unwrap();
-        assert!(!store.is_locked(&key).await.unwrap());
+        assert!(!is_held(&store, &format!("k{n}")).await);
     }
     // Draining does not close anything.
-    drop(take(&backend).await);
+    drop(take(&locks).await);
     until_free(&store, "k").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn drain_says_when_releases_are_still_pending() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     faulty.plan(
         Operation::Release,
         [Fault::DelayRequest(Duration::from_secs(3))],
     );
-    let backend = faulty.managed();
-    drop(acquire(&backend, "k", MINUTE).await.unwrap().unwrap());
-    let error = backend.drain(Duration::from_secs(1)).await.unwrap_err();
+    let locks = faulty.locks();
+    drop(locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap());
+    let error = locks.drain(Duration::from_secs(1)).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::NetworkTimeout);
-    backend.drain(MINUTE).await.unwrap();
+    locks.drain(MINUTE).await.unwrap();
     until_free(&faulty.store, "k").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_gives_up_does_not_blind_another() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     faulty.plan(
         Operation::Release,
         [Fault::DelayRequest(Duration::from_secs(3))],
     );
-    let backend = faulty.managed();
-    drop(acquire(&backend, "k", MINUTE).await.unwrap().unwrap());
+    let locks = faulty.locks();
+    drop(locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap());
     let (impatient, patient) =
-        tokio::join!(backend.drain(Duration::from_secs(1)), backend.drain(MINUTE));
+        tokio::join!(locks.drain(Duration::from_secs(1)), locks.drain(MINUTE));
     assert!(impatient.is_err());
     patient.unwrap();
 }
 
 #[test]
 fn released_outside_any_runtime_it_says_so_and_is_released_by_the_one_that_took_it() {
-    let store = MemoryStore::new();
-    let backend = MemoryBackend::new(store.clone());
+    let store = MemoryBackend::default();
+    let locks = Locks::new(store.clone());
     let runtime = runtime(2);
-    let guard = runtime.block_on(take(&backend));
+    let guard = runtime.block_on(take(&locks));
     let outside = std::thread::spawn(move || {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         match Future::poll(std::pin::pin!(guard.release()), &mut context) {
@@ -177,10 +174,10 @@ fn released_outside_any_runtime_it_says_so_and_is_released_by_the_one_that_took_
 
 #[tokio::test(start_paused = true)]
 async fn an_extend_that_is_answered_after_the_release_brings_nothing_back() {
-    let faulty = FaultyStore::default();
-    let backend = faulty.managed();
+    let faulty = FaultyBackend::default();
+    let locks = faulty.locks();
     for explicit in [true, false] {
-        let guard = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+        let guard = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
         let lease = guard.lease();
         faulty.plan(
             Operation::Extend,
@@ -199,15 +196,15 @@ async fn an_extend_that_is_answered_after_the_release_brings_nothing_back() {
         assert!(extending.await.unwrap().unwrap().expires_at_ms().is_some());
         assert!(!lease.is_valid());
         lease.lost().await;
-        backend.drain(MINUTE).await.unwrap();
+        locks.drain(MINUTE).await.unwrap();
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn extends_of_one_lease_take_turns_so_that_the_last_one_counts() {
-    let faulty = FaultyStore::default();
-    let backend = faulty.managed();
-    let guard = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+    let faulty = FaultyBackend::default();
+    let locks = faulty.locks();
+    let guard = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
     // The long one is at the store first and answered last, were they made at once.
     faulty.plan(
         Operation::Extend,
@@ -227,26 +224,26 @@ async fn extends_of_one_lease_take_turns_so_that_the_last_one_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn an_extend_that_was_refused_for_certain_shortens_nothing() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     let refused = Fault::Refuse(ErrorCode::ServiceUnavailable);
     faulty.plan(Operation::Extend, [refused]);
-    let backend = faulty.managed();
-    let guard = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+    let locks = faulty.locks();
+    let guard = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
     assert!(guard.extend(Duration::from_secs(2)).await.is_err());
     assert!(guard.remaining() > MINUTE / 2);
 }
 
 #[test]
 fn outside_a_runtime_lock_and_drain_fail_with_a_typed_error_too() {
-    let backend = MemoryBackend::default();
+    let locks = Locks::new(MemoryBackend::default());
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let options = syncguard_core::LockOptions::new();
-    let locking = std::pin::pin!(syncguard_core::lock(&backend, "k", options, async |_| ()));
+    let locking = std::pin::pin!(locks.lock("k").options(&options).run(async |_| ()));
     let std::task::Poll::Ready(Err(error)) = Future::poll(locking, &mut context) else {
         panic!("it waits for a runtime");
     };
     assert_eq!(error.code(), ErrorCode::Internal);
-    let draining = std::pin::pin!(backend.drain(MINUTE));
+    let draining = std::pin::pin!(locks.drain(MINUTE));
     let std::task::Poll::Ready(Err(error)) = Future::poll(draining, &mut context) else {
         panic!("it waits for a runtime");
     };
@@ -255,11 +252,11 @@ fn outside_a_runtime_lock_and_drain_fail_with_a_typed_error_too() {
 
 #[test]
 fn dropped_outside_any_runtime_it_is_released_by_the_one_that_took_it() {
-    let store = MemoryStore::new();
-    let backend = MemoryBackend::new(store.clone());
+    let store = MemoryBackend::default();
+    let locks = Locks::new(store.clone());
     for threads in [0, 2] {
         let runtime = runtime(threads);
-        let guard = runtime.block_on(take(&backend));
+        let guard = runtime.block_on(take(&locks));
         std::thread::spawn(move || drop(guard)).join().unwrap();
         runtime.block_on(until_free(&store, "k"));
     }
@@ -267,10 +264,10 @@ fn dropped_outside_any_runtime_it_is_released_by_the_one_that_took_it() {
 
 #[test]
 fn dropped_inside_another_runtimes_block_on_it_neither_blocks_nor_panics() {
-    let store = MemoryStore::new();
-    let backend = MemoryBackend::new(store.clone());
+    let store = MemoryBackend::default();
+    let locks = Locks::new(store.clone());
     let (taker, other) = (runtime(0), runtime(0));
-    let guard = taker.block_on(take(&backend));
+    let guard = taker.block_on(take(&locks));
     other.block_on(async move { drop(guard) });
     taker.block_on(until_free(&store, "k"));
 }
@@ -278,11 +275,11 @@ fn dropped_inside_another_runtimes_block_on_it_neither_blocks_nor_panics() {
 #[test]
 fn dropped_after_its_runtime_is_gone_it_leaves_the_lock_to_the_ttl() {
     let clock = ManualClock::new();
-    let store = MemoryStore::with_clock(clock.clone());
-    let backend = MemoryBackend::new(store.clone());
+    let store = MemoryBackend::with_clock(clock.clone());
+    let locks = Locks::new(store.clone());
     for threads in [0, 2] {
         let gone = runtime(threads);
-        let guard = gone.block_on(take(&backend));
+        let guard = gone.block_on(take(&locks));
         drop(gone);
         drop(guard);
         clock.advance(MINUTE * 2);
@@ -296,7 +293,7 @@ fn dropped_by_a_runtime_that_shuts_down_it_neither_blocks_nor_panics() {
         let (started, running) = mpsc::channel();
         let runtime = runtime(threads);
         let task = runtime.spawn(async move {
-            let _guard = take(&MemoryBackend::default()).await;
+            let _guard = take(&Locks::new(MemoryBackend::default())).await;
             started.send(()).unwrap();
             std::future::pending::<()>().await;
         });
@@ -312,8 +309,8 @@ fn dropped_by_a_runtime_that_shuts_down_it_neither_blocks_nor_panics() {
 
 #[tokio::test]
 async fn dropped_while_unwinding_it_is_released() {
-    let store = MemoryStore::new();
-    let guard = take(&MemoryBackend::new(store.clone())).await;
+    let store = MemoryBackend::default();
+    let guard = take(&Locks::new(store.clone())).await;
     let unwound = catch_unwind(AssertUnwindSafe(move || {
         let _guard = guard;
         panic!("on purpose");
@@ -324,12 +321,12 @@ async fn dropped_while_unwinding_it_is_released() {
 
 #[tokio::test]
 async fn failures_of_a_dropped_guards_release_reach_the_handler_and_a_panic_in_it_is_contained() {
-    let faulty = FaultyStore::default();
-    let seen: Arc<Mutex<Vec<LockError>>> = Arc::default();
-    let policy = Policy::new().with_on_release_error({
+    let faulty = FaultyBackend::default();
+    let seen: Arc<Mutex<Vec<ReleaseFailure>>> = Arc::default();
+    let locks = faulty.builder().on_release_error({
         let seen = Arc::clone(&seen);
-        move |error| {
-            seen.lock().unwrap().push(error.clone());
+        move |failure| {
+            seen.lock().unwrap().push(failure.clone());
             panic!("a handler's own mistake");
         }
     });
@@ -337,13 +334,19 @@ async fn failures_of_a_dropped_guards_release_reach_the_handler_and_a_panic_in_i
         Operation::Release,
         [Fault::Refuse(ErrorCode::ServiceUnavailable)],
     );
-    let backend = faulty.managed_with(policy);
-    drop(acquire(&backend, "k", MINUTE).await.unwrap().unwrap());
-    backend.drain(MINUTE).await.unwrap();
+    let locks = locks.build();
+    let guard = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
+    let id = *guard.lock_id();
+    drop(guard);
+    locks.drain(MINUTE).await.unwrap();
     let seen = std::mem::take(&mut *seen.lock().unwrap());
-    let [error] = seen.as_slice() else {
+    let [failure] = seen.as_slice() else {
         panic!("{seen:?}")
     };
+    assert_eq!(failure.stage(), ReleaseStage::Drop);
+    assert_eq!(failure.key_hash(), Some(hash_key("k")));
+    assert_eq!(failure.lock_id_hash(), Some(hash_key(id.as_str())));
+    let error = failure.error();
     assert_eq!(
         (error.code(), error.operation()),
         (ErrorCode::ServiceUnavailable, Some(Operation::Release))
@@ -354,18 +357,19 @@ async fn failures_of_a_dropped_guards_release_reach_the_handler_and_a_panic_in_i
 
 #[tokio::test(start_paused = true)]
 async fn the_dispose_timeout_is_reported_and_the_release_goes_on() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     faulty.plan(Operation::Release, [Fault::Hang]);
     let seen: Arc<Mutex<Vec<ErrorCode>>> = Arc::default();
-    let policy = Policy::new()
-        .with_dispose_timeout(Duration::from_millis(200))
-        .with_operation_timeout(MINUTE)
-        .with_on_release_error({
+    let locks = faulty
+        .builder()
+        .dispose_timeout(Duration::from_millis(200))
+        .operation_timeout(MINUTE)
+        .on_release_error({
             let seen = Arc::clone(&seen);
-            move |error| seen.lock().unwrap().push(error.code())
-        });
-    let backend = faulty.managed_with(policy);
-    drop(acquire(&backend, "k", MINUTE).await.unwrap().unwrap());
+            move |failure| seen.lock().unwrap().push(failure.error().code())
+        })
+        .build();
+    drop(locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap());
     until_free(&faulty.store, "k").await;
     assert_eq!(*seen.lock().unwrap(), [ErrorCode::NetworkTimeout]);
 }
@@ -373,31 +377,26 @@ async fn the_dispose_timeout_is_reported_and_the_release_goes_on() {
 #[tokio::test]
 async fn a_lock_that_is_gone_is_no_failure_of_a_dropped_guard() {
     let seen = Arc::new(AtomicU64::new(0));
-    let policy = Policy::new().with_on_release_error({
+    let locks = Locks::builder(MemoryBackend::default()).on_release_error({
         let seen = Arc::clone(&seen);
         move |_| {
             seen.fetch_add(1, Ordering::SeqCst);
         }
     });
-    let backend = MemoryBackend::with_policy(MemoryStore::new(), policy);
-    let guard = take(&backend).await;
-    assert!(
-        release(&backend, guard.lock_id())
-            .await
-            .unwrap()
-            .is_released()
-    );
+    let locks = locks.build();
+    let guard = take(&locks).await;
+    assert!(locks.release(guard.lock_id()).await.unwrap().is_released());
     drop(guard);
-    backend.drain(MINUTE).await.unwrap();
+    locks.drain(MINUTE).await.unwrap();
     assert_eq!(seen.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
 async fn outside_a_runtime_operations_fail_with_a_typed_error() {
-    let backend = MemoryBackend::default();
+    let locks = Locks::new(MemoryBackend::default());
     let thread = std::thread::spawn(move || {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        let call = std::pin::pin!(acquire(&backend, "k", MINUTE));
+        let call = std::pin::pin!(locks.try_lock("k").ttl(MINUTE).into_future());
         match Future::poll(call, &mut context) {
             std::task::Poll::Ready(Err(error)) => error,
             other => panic!("{other:?}"),
@@ -408,20 +407,20 @@ async fn outside_a_runtime_operations_fail_with_a_typed_error() {
 
 #[tokio::test(start_paused = true)]
 async fn one_combinator_cancels_every_operation() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     for operation in [Operation::Acquire, Operation::Release, Operation::Extend] {
         faulty.plan(operation, [Fault::Hang]);
     }
-    let (backend, token) = (faulty.managed(), CancellationToken::new());
-    let id = syncguard_core::generate_lock_id().unwrap();
+    let (locks, token) = (faulty.locks(), CancellationToken::new());
+    let id = LockId::generate().unwrap();
     let soon = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
         token.cancel();
     };
     let (taken, released, extended, ()) = tokio::join!(
-        acquire(&backend, "k", MINUTE).cancelled_by(&token),
-        release(&backend, id).cancelled_by(&token),
-        extend(&backend, id, MINUTE).cancelled_by(&token),
+        locks.try_lock("k").ttl(MINUTE).cancel_on(&token),
+        locks.release(id).cancel_on(&token),
+        locks.extend(id, MINUTE).cancel_on(&token),
         soon,
     );
     for error in [
@@ -435,28 +434,15 @@ async fn one_combinator_cancels_every_operation() {
     // A read has no outcome to be unsure of.
     faulty.plan(Operation::IsLocked, [Fault::Hang]);
     let token = CancellationToken::new();
-    let (asked, ()) = tokio::join!(
-        syncguard_core::is_locked(&backend, "k").cancelled_by(&token),
-        async { token.cancel() },
-    );
+    let (asked, ()) = tokio::join!(locks.is_locked("k").cancel_on(&token), async {
+        token.cancel()
+    },);
     let error = asked.unwrap_err();
     assert_eq!(error.code(), ErrorCode::Aborted);
     assert!(!error.outcome_unknown());
     // Cancelled already: no call is made.
     let before = faulty.calls(Operation::IsLocked);
-    let asked = syncguard_core::is_locked(&backend, "k")
-        .cancelled_by(&token)
-        .await;
+    let asked = locks.is_locked("k").cancel_on(&token).await;
     assert_eq!(asked.unwrap_err().code(), ErrorCode::Aborted);
     assert_eq!(faulty.calls(Operation::IsLocked), before);
-}
-
-#[tokio::test]
-async fn a_managed_backend_can_be_taken_apart() {
-    let managed: Managed<MemoryStore> = MemoryBackend::default();
-    assert_eq!(managed.get_ref().capabilities().backend, "memory");
-    assert_eq!(
-        managed.into_inner().capabilities(),
-        MemoryStore::new().capabilities()
-    );
 }

@@ -7,14 +7,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Fault, FaultyStore};
+use common::{Fault, FaultyBackend};
+use syncguard_core::backend::{AcquireResult, FENCE_WARN, Grant, Lookup};
+use syncguard_core::observe::Operation;
 use syncguard_core::{
-    AcquireResult, AnyBackend, AutoExtend, Cancellable as _, CancellationToken, ErrorCode,
-    FENCE_WARN, Fence, Grant, Lease, LockError, LockId, LockKey, LockOptions, Lookup,
-    ManagedBackend as _, Operation, Policy, acquire, get_by_id, get_by_id_raw, get_by_key,
-    get_by_key_raw, hash_key, lock, release,
+    AutoExtend, CancellationToken, ErrorCode, Fence, Lease, LockError, LockId, LockKey,
+    LockOptions, Locks, hash_key,
 };
-use syncguard_memory::{ManualClock, MemoryStore};
+use syncguard_memory::{ManualClock, MemoryBackend};
 use tracing_subscriber::fmt::MakeWriter;
 
 const SECRET: &str = "customer:eve@example.com";
@@ -73,11 +73,11 @@ async fn raw_identifiers_are_shown_nowhere() {
 
     let key = LockKey::new(SECRET).unwrap();
     let mut ids = Vec::new();
-    let faulty = FaultyStore::default();
-    let backend = faulty.managed();
+    let faulty = FaultyBackend::default();
+    let locks = faulty.locks();
 
     // Values of every public type that knows an identifier.
-    let guard = acquire(&backend, SECRET, MINUTE).await.unwrap().unwrap();
+    let guard = locks.try_lock(SECRET).ttl(MINUTE).await.unwrap().unwrap();
     let id = *guard.lock_id();
     ids.push(id);
     shown.see((
@@ -88,52 +88,51 @@ async fn raw_identifiers_are_shown_nowhere() {
         Lookup::Key(&key),
         Lookup::Id(&id),
     ));
-    let grant = Grant {
-        lock_id: id,
-        expires_at_ms: 1,
-        fence: guard.fence(),
-    };
+    let grant = Grant::new(id, 1, guard.fence());
     shown.see((
         grant,
         AcquireResult::Acquired(grant),
-        AcquireResult::<Fence>::Locked,
+        AcquireResult::<Fence>::locked(),
+    ));
+    shown.see((locks.get_by_key(SECRET).await, locks.get_by_id(id).await));
+    shown.see((
+        locks.get_by_key_raw(SECRET).await,
+        locks.get_by_id_raw(id).await,
     ));
     shown.see((
-        get_by_key(&backend, SECRET).await,
-        get_by_id(&backend, id).await,
-    ));
-    shown.see((
-        get_by_key_raw(&backend, SECRET).await,
-        get_by_id_raw(&backend, id).await,
-    ));
-    shown.see((
-        &backend,
-        AnyBackend::new(backend.clone()),
+        &locks,
         &faulty.store,
-        Policy::new(),
+        Locks::builder(faulty.clone()),
+        locks.lock(SECRET),
+        locks.try_lock(SECRET).attempt().await,
     ));
     shown.see((guard.extend(MINUTE).await, LockOptions::new()));
-    let info = get_by_key(&backend, SECRET).await.unwrap().unwrap();
-    shown
-        .0
-        .lock()
-        .unwrap()
-        .push_str(&serde_json::to_string(&info).unwrap());
+    let info = locks.get_by_key(SECRET).await.unwrap().unwrap();
+    let error = locks
+        .lock("")
+        .await
+        .unwrap_err()
+        .with_key(&key)
+        .with_lock_id(&id);
+    for json in [serde_json::to_string(&info), serde_json::to_string(&error)] {
+        shown.0.lock().unwrap().push_str(&json.unwrap());
+    }
     drop(guard);
-    backend.drain(MINUTE).await.unwrap();
+    locks.drain(MINUTE).await.unwrap();
 
     // Errors of every operation, their sources and the log lines of background work.
     let clock = ManualClock::new();
-    let overrun = syncguard_core::Managed::new(MemoryStore::with_clock(clock.clone()));
-    let receipt = lock(&overrun, SECRET, LockOptions::new(), async |lease| {
+    let store = MemoryBackend::with_clock(clock.clone());
+    let overrun = Locks::new(store.clone());
+    let receipt = overrun.lock(SECRET).run(async |lease| {
         clock.advance(MINUTE);
         *lease.lock_id()
     });
     let receipt = receipt.await.unwrap();
     ids.push(*receipt.value());
     shown.see(&receipt);
-    overrun.get_ref().set_fence_counter(&key, FENCE_WARN + 1);
-    let warned = acquire(&overrun, SECRET, MINUTE).await.unwrap().unwrap();
+    store.set_fence_counter(&key, FENCE_WARN + 1);
+    let warned = overrun.try_lock(SECRET).ttl(MINUTE).await.unwrap().unwrap();
     ids.push(*warned.lock_id());
 
     for operation in [
@@ -145,26 +144,21 @@ async fn raw_identifiers_are_shown_nowhere() {
         faulty.plan(operation, [Fault::Refuse(ErrorCode::Internal)]);
     }
     faulty.plan(Operation::Release, [Fault::Refuse(ErrorCode::Internal)]);
-    shown.see_error(&acquire(&backend, SECRET, MINUTE).await.unwrap_err());
-    shown.see_error(
-        &syncguard_core::extend(&backend, id, MINUTE)
-            .await
-            .unwrap_err(),
-    );
-    shown.see_error(
-        &syncguard_core::is_locked(&backend, SECRET)
-            .await
-            .unwrap_err(),
-    );
-    shown.see_error(&get_by_key(&backend, SECRET).await.unwrap_err());
-    shown.see_error(&syncguard_core::release(&backend, id).await.unwrap_err());
-    backend.drain(MINUTE).await.unwrap();
+    shown.see_error(&locks.try_lock(SECRET).ttl(MINUTE).await.unwrap_err());
+    shown.see_error(&locks.extend(id, MINUTE).await.unwrap_err());
+    shown.see_error(&locks.is_locked(SECRET).await.unwrap_err());
+    shown.see_error(&locks.get_by_key(SECRET).await.unwrap_err());
+    shown.see_error(&locks.release(id).await.unwrap_err());
+    locks.drain(MINUTE).await.unwrap();
     faulty.plan(Operation::Release, [Fault::Refuse(ErrorCode::Internal)]);
-    drop(acquire(&backend, SECRET, MINUTE).await.unwrap().unwrap());
-    backend.drain(MINUTE).await.unwrap();
-    let _holder = acquire(&backend, SECRET, MINUTE).await.unwrap().unwrap();
-    let impatient = LockOptions::new().with_max_retries(0);
-    let error = lock(&backend, SECRET, impatient, async |_| ())
+    drop(locks.try_lock(SECRET).ttl(MINUTE).await.unwrap().unwrap());
+    locks.drain(MINUTE).await.unwrap();
+    let _holder = locks.try_lock(SECRET).ttl(MINUTE).await.unwrap().unwrap();
+    let impatient = LockOptions::new().max_retries(0);
+    let error = locks
+        .lock(SECRET)
+        .options(&impatient)
+        .run(async |_| ())
         .await
         .unwrap_err();
     ids.extend(error.lock_id());
@@ -173,14 +167,19 @@ async fn raw_identifiers_are_shown_nowhere() {
     let cancelled = CancellationToken::new();
     cancelled.cancel();
     shown.see_error(
-        &acquire(&backend, SECRET, MINUTE)
-            .cancelled_by(&cancelled)
+        &locks
+            .try_lock(SECRET)
+            .ttl(MINUTE)
+            .cancel_on(&cancelled)
             .await
             .unwrap_err(),
     );
-    let hasty = faulty.managed_with(Policy::new().with_operation_timeout(Duration::from_millis(1)));
+    let hasty = faulty
+        .builder()
+        .operation_timeout(Duration::from_millis(1))
+        .build();
     faulty.plan(Operation::Acquire, [Fault::Hang]);
-    let error = acquire(&hasty, SECRET, MINUTE).await.unwrap_err();
+    let error = hasty.try_lock(SECRET).ttl(MINUTE).await.unwrap_err();
     ids.extend(error.lock_id());
     shown.see_error(&error);
     faulty.plan(
@@ -188,25 +187,27 @@ async fn raw_identifiers_are_shown_nowhere() {
         [Fault::DelayReply(Duration::from_millis(20))],
     );
     let other = format!("{SECRET}:other");
-    let error = acquire(&backend, &other, Duration::from_millis(5))
+    let error = locks
+        .try_lock(&other)
+        .ttl(Duration::from_millis(5))
         .await
         .unwrap_err();
     ids.extend(error.lock_id());
     shown.see_error(&error);
     let kept = LockOptions::new()
-        .with_ttl(Duration::from_millis(60))
-        .with_auto_extend(AutoExtend::new());
+        .ttl(Duration::from_millis(60))
+        .auto_extend(AutoExtend::new());
     let third = format!("{SECRET}:third");
     let section = async |lease: Lease<_>| {
-        assert!(
-            release(&backend, lease.lock_id())
-                .await
-                .unwrap()
-                .is_released()
-        );
+        assert!(locks.release(lease.lock_id()).await.unwrap().is_released());
         std::future::pending::<()>().await;
     };
-    let error = lock(&backend, &third, kept, section).await.unwrap_err();
+    let error = locks
+        .lock(&third)
+        .options(&kept)
+        .run(section)
+        .await
+        .unwrap_err();
     assert_eq!(error.code(), ErrorCode::LockLost);
     ids.extend(error.lock_id());
     shown.see_error(&error);
@@ -214,12 +215,10 @@ async fn raw_identifiers_are_shown_nowhere() {
         Operation::Release,
         [Fault::Refuse(ErrorCode::AuthFailed); 2],
     );
-    let receipt = lock(&backend, &third, LockOptions::new(), async |_| ())
-        .await
-        .unwrap();
+    let receipt = locks.lock(&third).run(async |_| ()).await.unwrap();
     assert!(receipt.release_error().is_some());
     shown.see(&receipt);
-    backend.drain(MINUTE).await.unwrap();
+    locks.drain(MINUTE).await.unwrap();
     for quoted in [SECRET.to_owned(), format!("{:?}", "\"eve@example.com\n")] {
         let driver = std::io::Error::other(format!("duplicate of {quoted}"));
         let key = LockKey::new(if quoted == SECRET {
@@ -241,15 +240,12 @@ async fn raw_identifiers_are_shown_nowhere() {
         "the hash is what is shown"
     );
     assert!(
-        text.contains("a section outlived its lock"),
+        text.contains("before its section ended"),
         "log lines were captured: {text}"
     );
+    assert!(text.contains("is near its end"), "log lines were captured");
     assert!(
-        text.contains("fences approach their end"),
-        "log lines were captured"
-    );
-    assert!(
-        text.contains("a lock could not be given back"),
+        text.contains("failed to release lock"),
         "log lines were captured"
     );
     assert!(

@@ -7,27 +7,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{Fault, FaultyStore, until_free};
-use syncguard_core::{
-    Backoff, CancellationToken, ErrorCode, Jitter, LockOptions, Operation, Policy, acquire,
-    get_by_key, is_locked, lock,
-};
-use syncguard_memory::{ManualClock, MemoryBackend, MemoryStore};
+use common::{Fault, FaultyBackend, until_free};
+use syncguard_core::observe::{Operation, ReleaseFailure, ReleaseStage};
+use syncguard_core::{Backoff, CancellationToken, ErrorCode, Jitter, LockOptions, Locks, hash_key};
+use syncguard_memory::{ManualClock, MemoryBackend};
 use tokio::time::Instant;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn quick() -> LockOptions {
     LockOptions::new()
-        .with_retry_delay(Duration::from_millis(1))
-        .with_backoff(Backoff::Fixed)
+        .retry_delay(Duration::from_millis(1))
+        .backoff(Backoff::Fixed)
 }
 
 #[tokio::test]
 async fn runs_the_section_under_the_lock_and_frees_the_key() {
-    let backend = MemoryBackend::default();
-    let receipt = lock(&backend, "k", LockOptions::new(), async |lease| {
-        let info = get_by_key(&backend, "k").await.unwrap().unwrap();
+    let locks = Locks::new(MemoryBackend::default());
+    let receipt = locks.lock("k").run(async |lease| {
+        let info = locks.get_by_key("k").await.unwrap().unwrap();
         assert_eq!(info.fence, lease.fence());
         assert_eq!(
             info.expires_at_ms - info.acquired_at_ms,
@@ -39,34 +37,32 @@ async fn runs_the_section_under_the_lock_and_frees_the_key() {
     let receipt = receipt.await.unwrap();
     assert_eq!((*receipt.value(), receipt.overran()), ("done", false));
     assert!(receipt.release_error().is_none());
-    assert!(!is_locked(&backend, "k").await.unwrap());
+    assert!(!locks.is_locked("k").await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
 async fn waits_for_the_holder() {
-    let backend = MemoryBackend::default();
-    let holder = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+    let locks = Locks::new(MemoryBackend::default());
+    let holder = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
     let releaser = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(700)).await;
         holder.release().await
     });
-    let receipt = lock(&backend, "k", LockOptions::new(), async |lease| {
-        lease.fence().get()
-    })
-    .await;
+    let receipt = locks.lock("k").run(async |lease| lease.fence().get()).await;
     assert_eq!(receipt.unwrap().into_value(), 2);
     assert!(releaser.await.unwrap().unwrap().is_released());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_timed_out_wait_says_how_often_how_long_and_why() {
-    let backend = MemoryBackend::default();
-    let _holder = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+    let locks = Locks::new(MemoryBackend::default());
+    let _holder = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
     let (started, timeout) = (Instant::now(), Duration::from_secs(2));
-    let options = LockOptions::new()
-        .with_timeout(timeout)
-        .with_max_retries(1_000);
-    let error = lock(&backend, "k", options, async |_| unreachable!())
+    let options = LockOptions::new().timeout(timeout).max_retries(1_000);
+    let error = locks
+        .lock("k")
+        .options(&options)
+        .run(async |_| unreachable!())
         .await
         .unwrap_err();
 
@@ -93,9 +89,12 @@ async fn a_timed_out_wait_says_how_often_how_long_and_why() {
 
 #[tokio::test(start_paused = true)]
 async fn the_retries_may_run_out_first() {
-    let backend = MemoryBackend::default();
-    let _holder = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
-    let error = lock(&backend, "k", quick().with_max_retries(3), async |_| ())
+    let locks = Locks::new(MemoryBackend::default());
+    let _holder = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
+    let error = locks
+        .lock("k")
+        .options(&quick().max_retries(3))
+        .run(async |_| ())
         .await
         .unwrap_err();
     assert_eq!(error.code(), ErrorCode::AcquisitionTimeout);
@@ -105,33 +104,34 @@ async fn the_retries_may_run_out_first() {
 
 #[tokio::test(start_paused = true)]
 async fn zero_delay_zero_retries_and_zero_timeout_work() {
-    let backend = MemoryBackend::default();
-    let zero = LockOptions::new().with_retry_delay(Duration::ZERO);
-    let free = lock(
-        &backend,
-        "free",
-        zero.clone().with_max_retries(0),
-        async |_| 7,
-    )
-    .await;
+    let locks = Locks::new(MemoryBackend::default());
+    let zero = LockOptions::new().retry_delay(Duration::ZERO);
+    let free = locks
+        .lock("free")
+        .options(&zero.clone().max_retries(0))
+        .run(async |_| 7)
+        .await;
     assert_eq!(free.unwrap().into_value(), 7);
 
-    let _holder = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+    let _holder = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
     for (options, attempts) in [
-        (zero.clone().with_max_retries(0), 1),
-        (zero.clone().with_max_retries(5), 6),
-        (
-            zero.clone().with_jitter(Jitter::Full).with_max_retries(5),
-            6,
-        ),
+        (zero.clone().max_retries(0), 1),
+        (zero.clone().max_retries(5), 6),
+        (zero.clone().jitter(Jitter::Full).max_retries(5), 6),
     ] {
-        let error = lock(&backend, "k", options, async |_| ())
+        let error = locks
+            .lock("k")
+            .options(&options)
+            .run(async |_| ())
             .await
             .unwrap_err();
         assert_eq!(error.wait().unwrap().attempts, attempts);
     }
-    let no_time = LockOptions::new().with_timeout(Duration::ZERO);
-    let error = lock(&backend, "k", no_time, async |_| ())
+    let no_time = LockOptions::new().timeout(Duration::ZERO);
+    let error = locks
+        .lock("k")
+        .options(&no_time)
+        .run(async |_| ())
         .await
         .unwrap_err();
     assert_eq!(error.code(), ErrorCode::AcquisitionTimeout);
@@ -139,8 +139,10 @@ async fn zero_delay_zero_retries_and_zero_timeout_work() {
 
 #[tokio::test(start_paused = true)]
 async fn delays_never_pass_the_timeout_whatever_the_options() {
-    let backend = MemoryBackend::default();
-    let _holder = acquire(&backend, "k", Duration::from_secs(86_400))
+    let locks = Locks::new(MemoryBackend::default());
+    let _holder = locks
+        .try_lock("k")
+        .ttl(Duration::from_secs(86_400))
         .await
         .unwrap()
         .unwrap();
@@ -153,12 +155,15 @@ async fn delays_never_pass_the_timeout_whatever_the_options() {
             for jitter in [Jitter::None, Jitter::Equal, Jitter::Full] {
                 let (started, timeout) = (Instant::now(), Duration::from_secs(1));
                 let options = LockOptions::new()
-                    .with_retry_delay(retry_delay)
-                    .with_backoff(backoff)
-                    .with_jitter(jitter)
-                    .with_max_retries(2_000)
-                    .with_timeout(timeout);
-                let error = lock(&backend, "k", options, async |_| ())
+                    .retry_delay(retry_delay)
+                    .backoff(backoff)
+                    .jitter(jitter)
+                    .max_retries(2_000)
+                    .timeout(timeout);
+                let error = locks
+                    .lock("k")
+                    .options(&options)
+                    .run(async |_| ())
                     .await
                     .unwrap_err();
                 assert_eq!(error.code(), ErrorCode::AcquisitionTimeout);
@@ -170,12 +175,15 @@ async fn delays_never_pass_the_timeout_whatever_the_options() {
 
 #[tokio::test(start_paused = true)]
 async fn the_timeout_bounds_an_attempt_in_flight_and_what_it_took_is_given_back() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     faulty.plan(Operation::Acquire, [Fault::DelayReply(MINUTE)]);
-    let backend = faulty.managed_with(Policy::new().with_operation_timeout(MINUTE));
+    let locks = faulty.builder().operation_timeout(MINUTE).build();
     let started = Instant::now();
-    let options = LockOptions::new().with_timeout(Duration::from_millis(500));
-    let error = lock(&backend, "k", options, async |_| ())
+    let options = LockOptions::new().timeout(Duration::from_millis(500));
+    let error = locks
+        .lock("k")
+        .options(&options)
+        .run(async |_| ())
         .await
         .unwrap_err();
     assert_eq!(error.code(), ErrorCode::AcquisitionTimeout);
@@ -191,12 +199,16 @@ async fn the_timeout_bounds_an_attempt_in_flight_and_what_it_took_is_given_back(
 
 #[tokio::test(start_paused = true)]
 async fn only_contention_is_retried() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     faulty.plan(
         Operation::Acquire,
         [Fault::Refuse(ErrorCode::ServiceUnavailable)],
     );
-    let error = lock(&faulty.managed(), "k", quick(), async |_| ())
+    let error = faulty
+        .locks()
+        .lock("k")
+        .options(&quick())
+        .run(async |_| ())
         .await
         .unwrap_err();
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
@@ -206,16 +218,19 @@ async fn only_contention_is_retried() {
 
 #[tokio::test]
 async fn bad_arguments_are_refused_before_any_call() {
-    let faulty = FaultyStore::default();
-    let backend = faulty.managed();
+    let faulty = FaultyBackend::default();
+    let locks = faulty.locks();
     for (key, ttl) in [
         ("", MINUTE),
         ("a\0b", MINUTE),
         ("k", Duration::ZERO),
         ("k", Duration::MAX),
     ] {
-        let options = LockOptions::new().with_ttl(ttl);
-        let error = lock(&backend, key, options, async |_| ())
+        let options = LockOptions::new().ttl(ttl);
+        let error = locks
+            .lock(key)
+            .options(&options)
+            .run(async |_| ())
             .await
             .unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument);
@@ -226,11 +241,15 @@ async fn bad_arguments_are_refused_before_any_call() {
 
 #[tokio::test(start_paused = true)]
 async fn cancelled_before_the_first_attempt_it_does_nothing() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     let token = CancellationToken::new();
     token.cancel();
-    let options = quick().with_cancellation(token);
-    let error = lock(&faulty.managed(), "k", options, async |_| ())
+    let options = quick().cancel_on(&token);
+    let error = faulty
+        .locks()
+        .lock("k")
+        .options(&options)
+        .run(async |_| ())
         .await
         .unwrap_err();
     assert_eq!(error.code(), ErrorCode::Aborted);
@@ -239,18 +258,21 @@ async fn cancelled_before_the_first_attempt_it_does_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn cancelled_during_a_long_back_off_it_returns_at_once() {
-    let backend = MemoryBackend::default();
-    let _holder = acquire(&backend, "k", MINUTE).await.unwrap().unwrap();
+    let locks = Locks::new(MemoryBackend::default());
+    let _holder = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
     let token = CancellationToken::new();
     let options = LockOptions::new()
-        .with_retry_delay(Duration::from_secs(5))
-        .with_jitter(Jitter::None)
-        .with_timeout(MINUTE)
-        .with_cancellation(token.clone());
+        .retry_delay(Duration::from_secs(5))
+        .jitter(Jitter::None)
+        .timeout(MINUTE)
+        .cancel_on(&token);
     let waiting = tokio::spawn({
-        let backend = backend.clone();
+        let locks = locks.clone();
         async move {
-            lock(&backend, "k", options, async |_| ())
+            locks
+                .lock("k")
+                .options(&options)
+                .run(async |_| ())
                 .await
                 .map(|_| Instant::now())
         }
@@ -266,14 +288,14 @@ async fn cancelled_during_a_long_back_off_it_returns_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn cancelled_during_an_attempt_it_returns_at_once_and_keeps_nothing() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     faulty.plan(
         Operation::Acquire,
         [Fault::DelayReply(Duration::from_secs(4))],
     );
-    let (backend, token) = (faulty.managed(), CancellationToken::new());
-    let options = LockOptions::new().with_cancellation(token.clone());
-    let attempt = lock(&backend, "k", options, async |_| ());
+    let (locks, token) = (faulty.locks(), CancellationToken::new());
+    let options = LockOptions::new().cancel_on(&token);
+    let attempt = locks.lock("k").options(&options).run(async |_| ());
     let canceller = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         token.cancel();
@@ -289,30 +311,32 @@ async fn cancelled_during_an_attempt_it_returns_at_once_and_keeps_nothing() {
 
 #[tokio::test]
 async fn a_token_cancelled_in_the_section_does_not_hinder_the_release() {
-    let backend = MemoryBackend::default();
+    let locks = Locks::new(MemoryBackend::default());
     let token = CancellationToken::new();
-    let options = LockOptions::new().with_cancellation(token.clone());
-    let receipt = lock(&backend, "k", options, async |_| {
+    let options = LockOptions::new().cancel_on(&token);
+    let receipt = locks.lock("k").options(&options).run(async |_| {
         token.cancel();
         "finished in its own time"
     });
     assert!(receipt.await.unwrap().release_error().is_none());
-    assert!(!is_locked(&backend, "k").await.unwrap());
+    assert!(!locks.is_locked("k").await.unwrap());
 }
 
 #[tokio::test]
 async fn dropped_in_the_section_the_lock_is_released_at_once() {
-    let store = MemoryStore::new();
-    let backend = MemoryBackend::new(store.clone());
+    let store = MemoryBackend::default();
+    let locks = Locks::new(store.clone());
     let entered = Arc::new(tokio::sync::Notify::new());
     let section = tokio::spawn({
         let entered = Arc::clone(&entered);
         async move {
-            lock(&backend, "k", LockOptions::new(), async |_| {
-                entered.notify_one();
-                pending::<()>().await;
-            })
-            .await
+            locks
+                .lock("k")
+                .run(async |_| {
+                    entered.notify_one();
+                    pending::<()>().await;
+                })
+                .await
         }
     });
     entered.notified().await;
@@ -322,13 +346,13 @@ async fn dropped_in_the_section_the_lock_is_released_at_once() {
 
 #[tokio::test]
 async fn a_panic_goes_on_and_the_key_is_freed() {
-    let store = MemoryStore::new();
-    let backend = MemoryBackend::new(store.clone());
+    let store = MemoryBackend::default();
+    let locks = Locks::new(store.clone());
     let section = tokio::spawn(async move {
-        lock(&backend, "k", LockOptions::new(), async |_| {
-            panic!("in the section")
-        })
-        .await
+        locks
+            .lock("k")
+            .run(async |_| panic!("in the section"))
+            .await
     });
     let panic = section.await.unwrap_err().into_panic();
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"in the section"));
@@ -337,24 +361,24 @@ async fn a_panic_goes_on_and_the_key_is_freed() {
 
 #[tokio::test]
 async fn the_sections_error_survives_a_failing_release() {
-    let faulty = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     faulty.plan(
         Operation::Release,
         [Fault::Refuse(ErrorCode::ServiceUnavailable)],
     );
     let reported = Arc::new(AtomicUsize::new(0));
-    let policy = Policy::new().with_on_release_error({
-        let reported = Arc::clone(&reported);
-        move |error| {
-            assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
+    let count = |reported: &Arc<AtomicUsize>| {
+        let reported = Arc::clone(reported);
+        move |failure: &ReleaseFailure| {
+            assert_eq!(failure.error().code(), ErrorCode::ServiceUnavailable);
+            assert_eq!(failure.stage(), ReleaseStage::SectionEnd);
+            assert_eq!(failure.key_hash(), Some(hash_key("k")));
             reported.fetch_add(1, Ordering::SeqCst);
         }
-    });
+    };
     let section = async |_| Err::<(), _>("the section's own error");
-    let backend = faulty.managed_with(policy);
-    let receipt = lock(&backend, "k", LockOptions::new(), section)
-        .await
-        .unwrap();
+    let locks = faulty.builder().on_release_error(count(&reported)).build();
+    let receipt = locks.lock("k").run(section).await.unwrap();
     assert_eq!(
         receipt.release_error().unwrap().code(),
         ErrorCode::ServiceUnavailable
@@ -362,14 +386,25 @@ async fn the_sections_error_survives_a_failing_release() {
     assert_eq!(receipt.into_value(), Err("the section's own error"));
     assert_eq!(reported.load(Ordering::SeqCst), 1);
     until_free(&faulty.store, "k").await;
+
+    // A request's own handler takes the place of that of the `Locks`.
+    let own = Arc::new(AtomicUsize::new(0));
+    faulty.plan(
+        Operation::Release,
+        [Fault::Refuse(ErrorCode::ServiceUnavailable)],
+    );
+    let request = locks.lock("k").on_release_error(count(&own));
+    let _ = request.run(async |_| ()).await.unwrap();
+    assert_eq!(own.load(Ordering::SeqCst), 1);
+    assert_eq!(reported.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
 async fn a_section_that_outlived_its_lock_is_told_and_keeps_its_value() {
     let clock = ManualClock::new();
-    let backend = MemoryBackend::new(MemoryStore::with_clock(clock.clone()));
-    let options = LockOptions::new().with_ttl(Duration::from_secs(1));
-    let receipt = lock(&backend, "k", options, async |_| {
+    let locks = Locks::new(MemoryBackend::with_clock(clock.clone()));
+    let options = LockOptions::new().ttl(Duration::from_secs(1));
+    let receipt = locks.lock("k").options(&options).run(async |_| {
         clock.advance(Duration::from_secs(3));
         "late"
     });

@@ -1,12 +1,22 @@
 //! What the compiler proves: fences without `Option`, and auto traits of the whole public API.
 
-use syncguard_core::{
-    AcquireResult, AnyBackend, Backoff, Capabilities, Clause, ErrorCode, ExtendResult,
-    FailureReason, Fence, Finding, Grant, HashId, Jitter, Lease, LockError, LockGuard, LockId,
-    LockInfo, LockInfoDebug, LockKey, LockOptions, Lookup, Managed, NoFence, Operation, Policy,
-    Receipt, ReleaseResult, Severity, TimeAuthority, Ttl, WaitSummary,
+use std::fmt::Debug;
+
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, Capabilities, Clause, CloseRequest, ExtendRequest,
+    FailureReason, Grant, IsLockedRequest, Lookup, LookupRequest, NoFence, PreflightRequest,
+    PurgeRequest, ReleaseRequest, Reporter, TimeAuthority,
 };
-use syncguard_memory::{ManualClock, MemoryBackend, MemoryStore};
+use syncguard_core::observe::{
+    ClockSkew, Operation, OperationEnd, OperationOutcome, ReclaimEnd, ReclaimResult,
+    ReleaseFailure, ReleaseStage, WaitEnd, WaitOutcome, WaitStart, WaitSummary,
+};
+use syncguard_core::{
+    Attempt, AutoExtend, Backoff, ErrorCode, ExtendResult, Fence, Finding, HashId, Jitter, Lease,
+    LockError, LockGuard, LockId, LockInfo, LockInfoDebug, LockKey, LockOptions, LockRequest,
+    Locks, LocksBuilder, Receipt, ReleaseResult, Request, Severity, TryLockRequest, Ttl,
+};
+use syncguard_memory::{ManualClock, MemoryBackend};
 
 #[test]
 fn a_fence_exists_only_on_backends_that_give_one() {
@@ -16,48 +26,30 @@ fn a_fence_exists_only_on_backends_that_give_one() {
 
 #[test]
 fn everything_can_be_sent_and_shared() {
-    fn check<T: Send + Sync + Unpin + std::fmt::Debug>() {}
-    check::<(
-        AcquireResult,
-        ReleaseResult,
-        ExtendResult,
-        FailureReason,
-        Grant,
-    )>();
-    check::<(
-        LockInfo,
-        LockInfoDebug,
-        Lookup<'_>,
-        HashId,
-        LockKey,
-        LockId,
-        Ttl,
-        Fence,
-        NoFence,
-    )>();
-    check::<(
-        LockError,
-        ErrorCode,
-        Operation,
-        WaitSummary,
-        Capabilities,
-        TimeAuthority,
-        Clause,
-    )>();
-    check::<(LockOptions, Backoff, Jitter, Receipt<u8>, Policy)>();
-    check::<(Managed<MemoryStore>, AnyBackend, AnyBackend<NoFence>)>();
-    check::<(
-        Lease<MemoryBackend>,
-        LockGuard<MemoryBackend>,
-        LockGuard<AnyBackend>,
-    )>();
-    check::<(MemoryStore, ManualClock)>();
-    check::<(Finding, Severity)>();
+    fn shared<T: Send + Sync + Unpin + Debug>() {}
+    fn sent<T: Send + Unpin + Debug>() {}
+    shared::<(Locks, Locks<NoFence>, LocksBuilder, LockOptions, AutoExtend)>();
+    shared::<(LockRequest, TryLockRequest, Attempt, Backoff, Jitter)>();
+    shared::<(LockGuard, LockGuard<NoFence>, Lease, Receipt<u8>)>();
+    shared::<(LockKey, LockId, Ttl, Fence, NoFence, HashId)>();
+    shared::<(ReleaseResult, ExtendResult, LockInfo, LockInfoDebug)>();
+    shared::<(LockError, ErrorCode, Operation, WaitSummary)>();
+    shared::<(Finding, Severity, Capabilities, TimeAuthority, Clause)>();
+    shared::<(AcquireResult, Grant, FailureReason, Lookup<'_>, Reporter)>();
+    shared::<(AcquireRequest<'_>, ReleaseRequest<'_>, ExtendRequest<'_>)>();
+    shared::<(IsLockedRequest<'_>, LookupRequest<'_>)>();
+    shared::<(PreflightRequest, PurgeRequest, CloseRequest)>();
+    shared::<(OperationEnd<'_>, OperationOutcome, ClockSkew)>();
+    shared::<(WaitStart<'_>, WaitEnd<'_>, WaitOutcome)>();
+    shared::<(ReclaimEnd<'_>, ReclaimResult, ReleaseFailure, ReleaseStage)>();
+    shared::<(MemoryBackend, ManualClock)>();
+    // A future that one task polls.
+    sent::<Request<LockInfo>>();
 }
 
 #[test]
 fn the_contract_is_numbered_without_gaps_or_repeats() {
-    let clauses = syncguard_core::clauses();
+    let clauses = syncguard_core::backend::clauses();
     assert!(clauses.len() >= 35, "{} clauses", clauses.len());
     let mut expected = 0;
     for (index, clause) in clauses.iter().enumerate() {

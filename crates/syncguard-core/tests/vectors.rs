@@ -1,10 +1,10 @@
 //! Golden values of the TypeScript original: what it stores and shows, byte for byte.
 
 use serde_json::Value;
-use syncguard_core::{
-    ErrorCode, LockError, LockKey, format_fence, hash_key, is_live, make_fence_key,
-    make_storage_key, redis_server_time_ms, validate_lock_id,
+use syncguard_core::backend::{
+    format_fence, is_live, make_fence_key, make_storage_key, redis_server_time_ms,
 };
+use syncguard_core::{ErrorCode, LockError, LockId, LockKey, hash_key};
 
 /// Checks every entry of a section; `check` gets the entry and asserts on it.
 fn each(section: &str, at_least: usize, check: impl Fn(&Value)) {
@@ -78,7 +78,8 @@ fn storage_keys_and_their_fence_keys_match() {
             size(entry, "limit"),
             size(entry, "reserve"),
         );
-        let storage_key = make_storage_key(prefix, text(entry, "key"), limit, reserve);
+        let key = LockKey::new(text(entry, "key")).unwrap();
+        let storage_key = make_storage_key(prefix, key.as_str(), limit, reserve);
         expect(entry, "output", storage_key.clone());
         if let Ok(storage_key) = storage_key {
             expect(
@@ -107,7 +108,7 @@ fn fence_format_matches() {
 #[test]
 fn lock_id_validation_matches() {
     each("lockId", 11, |entry| {
-        let verdict = validate_lock_id(text(entry, "input"));
+        let verdict = LockId::parse(text(entry, "input"));
         assert_eq!(
             verdict.is_ok(),
             entry["valid"].as_bool().unwrap(),

@@ -1,21 +1,21 @@
 //! In-process backend of the SyncGuard lock.
 //!
 //! The embedded default, the double for an application's tests, and the
-//! [contract](syncguard_core::LockBackend#contract) in its shortest form. Locks live as long as
+//! [contract](syncguard_core::backend::LockBackend#contract) in its shortest form. Locks live as long as
 //! the process: it keeps tasks apart, not machines.
 //!
 //! ```
 //! use std::time::Duration;
-//! use syncguard_core::acquire;
-//! use syncguard_memory::{ManualClock, MemoryBackend, MemoryStore};
+//! use syncguard_core::Locks;
+//! use syncguard_memory::{ManualClock, MemoryBackend};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), syncguard_core::LockError> {
 //! let clock = ManualClock::new();
-//! let backend = MemoryBackend::new(MemoryStore::with_clock(clock.clone()));
+//! let locks = Locks::new(MemoryBackend::with_clock(clock.clone()));
 //!
-//! let overrun = acquire(&backend, "job:nightly", Duration::from_secs(30)).await?.unwrap();
+//! let overrun = locks.lock("job:nightly").ttl(Duration::from_secs(30)).await?;
 //! clock.advance(Duration::from_secs(31));
-//! let next = acquire(&backend, "job:nightly", Duration::from_secs(30)).await?.unwrap();
+//! let next = locks.lock("job:nightly").await?;
 //! assert!(next.fence() > overrun.fence());
 //! # Ok(()) }
 //! ```
@@ -24,18 +24,11 @@
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod backend;
 mod clock;
-mod store;
 
-use syncguard_core::Managed;
-
+pub use crate::backend::MemoryBackend;
 pub use crate::clock::ManualClock;
-pub use crate::store::MemoryStore;
-
-/// A [`MemoryStore`] with the policy of [`Managed`]: what callers hold.
-///
-/// `MemoryBackend::default()` is a new, empty store; its clones share it.
-pub type MemoryBackend = Managed<MemoryStore>;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

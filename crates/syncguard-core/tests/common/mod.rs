@@ -1,4 +1,4 @@
-//! A memory store whose answers can be refused, lost, delayed or withheld.
+//! A memory backend whose answers can be refused, lost or delayed.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
@@ -7,11 +7,16 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use syncguard_core::{
-    AcquireResult, Capabilities, ErrorCode, ExtendResult, Fence, LockBackend, LockError, LockId,
-    LockInfoDebug, LockKey, Lookup, Managed, Operation, Policy, ReleaseResult, Ttl,
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
+    LockBackend, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter,
 };
-use syncguard_memory::MemoryStore;
+use syncguard_core::observe::Operation;
+use syncguard_core::{
+    ErrorCode, ExtendResult, Fence, Finding, LockError, LockInfoDebug, Locks, LocksBuilder,
+    ReleaseResult,
+};
+use syncguard_memory::MemoryBackend;
 
 /// What happens to one call.
 #[derive(Debug, Clone, Copy)]
@@ -32,23 +37,16 @@ pub enum Fault {
 
 /// Clones share the plan and the store.
 #[derive(Debug, Clone, Default)]
-pub struct FaultyStore {
-    pub store: MemoryStore,
-    /// What it has measured of the clocks.
-    skew_ms: Option<i64>,
+pub struct FaultyBackend {
+    pub store: MemoryBackend,
+    findings: Arc<Mutex<Vec<Finding>>>,
+    reporters: Arc<Mutex<Vec<Reporter>>>,
     plan: Arc<Mutex<HashMap<Operation, VecDeque<Fault>>>>,
     calls: Arc<Mutex<Vec<Operation>>>,
     in_flight: Arc<Mutex<Vec<Operation>>>,
 }
 
-impl FaultyStore {
-    pub fn with_skew(skew_ms: Option<i64>) -> Self {
-        Self {
-            skew_ms,
-            ..Self::default()
-        }
-    }
-
+impl FaultyBackend {
     /// Lets the next calls of an operation meet these faults, in order; later ones pass.
     pub fn plan(&self, operation: Operation, faults: impl IntoIterator<Item = Fault>) {
         self.plan
@@ -75,12 +73,29 @@ impl FaultyStore {
         in_flight.iter().filter(|call| **call == operation).count()
     }
 
-    pub fn managed(&self) -> Managed<Self> {
-        Managed::new(self.clone())
+    /// What preflight finds.
+    pub fn find(&self, findings: impl IntoIterator<Item = Finding>) {
+        self.findings.lock().unwrap().extend(findings);
     }
 
-    pub fn managed_with(&self, policy: Policy) -> Managed<Self> {
-        Managed::with_policy(self.clone(), policy)
+    /// Reports a clock skew, as a backend does that compares clocks.
+    pub fn report_skew(&self, skew_ms: i64) {
+        let reporters = self.reporters.lock().unwrap();
+        for reporter in reporters.iter() {
+            reporter.clock_skew_ms(skew_ms);
+        }
+    }
+
+    pub fn reporters(&self) -> Vec<Reporter> {
+        self.reporters.lock().unwrap().clone()
+    }
+
+    pub fn locks(&self) -> Locks {
+        self.builder().build()
+    }
+
+    pub fn builder(&self) -> LocksBuilder {
+        Locks::builder(self.clone())
     }
 
     async fn run<T>(
@@ -135,51 +150,70 @@ impl Drop for InFlight {
     }
 }
 
-impl LockBackend for FaultyStore {
+#[deny(clippy::missing_trait_methods)]
+impl LockBackend for FaultyBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
     }
 
-    fn clock_skew_ms(&self) -> Option<i64> {
-        self.skew_ms
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
+        self.run(Operation::Acquire, self.store.acquire(request))
+            .await
     }
 
-    async fn acquire(
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
+        self.run(Operation::Release, self.store.release(request))
+            .await
+    }
+
+    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
+        self.run(Operation::Extend, self.store.extend(request))
+            .await
+    }
+
+    async fn lookup_raw(
         &self,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        self.run(Operation::Acquire, self.store.acquire(key, id, ttl))
+        request: LookupRequest<'_>,
+    ) -> Result<Option<LockInfoDebug>, LockError> {
+        self.run(Operation::Lookup, self.store.lookup_raw(request))
             .await
     }
 
-    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
-        self.run(Operation::Release, self.store.release(id)).await
-    }
-
-    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
-        self.run(Operation::Extend, self.store.extend(id, ttl))
+    async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
+        self.run(Operation::IsLocked, self.store.is_locked(request))
             .await
     }
 
-    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
-        self.run(Operation::IsLocked, self.store.is_locked(key))
+    fn attach(&self, reporter: Reporter) {
+        self.reporters.lock().unwrap().push(reporter);
+    }
+
+    async fn preflight(&self, _: PreflightRequest) -> Result<Vec<Finding>, LockError> {
+        let findings = self.findings.lock().unwrap().clone();
+        self.run(Operation::Preflight, async { Ok(findings) }).await
+    }
+
+    async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
+        self.run(Operation::PurgeExpired, self.store.purge_expired(request))
             .await
     }
 
-    async fn lookup_raw(&self, by: Lookup<'_>) -> Result<Option<LockInfoDebug>, LockError> {
-        self.run(Operation::Lookup, self.store.lookup_raw(by)).await
+    async fn close(&self, request: CloseRequest) -> Result<(), LockError> {
+        self.run(Operation::Close, self.store.close(request)).await
     }
 }
 
+/// Whether the store itself says that the key is held.
+pub async fn is_held(store: &MemoryBackend, key: &str) -> bool {
+    Locks::new(store.clone()).is_locked(key).await.unwrap()
+}
+
 /// Waits until the store itself says that nobody holds the key.
-pub async fn until_free(store: &MemoryStore, key: &str) {
-    let key = LockKey::new(key).unwrap();
+pub async fn until_free(store: &MemoryBackend, key: &str) {
     let freed = async {
-        while store.is_locked(&key).await.unwrap() {
+        while is_held(store, key).await {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };

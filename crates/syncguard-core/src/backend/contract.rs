@@ -1,6 +1,6 @@
 //! The contract's clauses as data, read from the page that documents them.
 
-/// One numbered clause of the [contract](crate::LockBackend#contract).
+/// One numbered clause of the [contract](crate::backend::LockBackend#contract).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Clause {
     /// Its number, such as `A2`.
@@ -9,7 +9,7 @@ pub struct Clause {
     pub text: &'static str,
 }
 
-/// All clauses of the [contract](crate::LockBackend#contract), in order.
+/// All clauses of the [contract](crate::backend::LockBackend#contract), in order.
 #[must_use]
 pub fn clauses() -> Vec<Clause> {
     include_str!("contract.md")

@@ -4,37 +4,41 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, FailureReason, Grant,
+    IsLockedRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, ReleaseRequest,
+    TIME_TOLERANCE_MS, TimeAuthority, is_live,
+};
 use syncguard_core::{
-    AcquireResult, Capabilities, ExtendResult, FailureReason, Fence, Finding, Grant, LockBackend,
-    LockError, LockId, LockInfoDebug, LockKey, Lookup, Preflight, ReleaseResult, Severity,
-    TIME_TOLERANCE_MS, TimeAuthority, Ttl, is_live,
+    ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
+    Severity,
 };
 
 use crate::clock::{Clock, ManualClock};
 
-/// A store of locks in this process. Clones are clients of one store.
+/// A store of locks in this process. Clones are one store.
 #[derive(Clone)]
-pub struct MemoryStore {
+pub struct MemoryBackend {
     state: Arc<Mutex<State>>,
     clock: Clock,
 }
 
 #[derive(Default)]
 struct State {
-    locks: HashMap<LockKey, Held>,
+    locks: HashMap<LockKey, Record>,
     holders: HashMap<LockId, LockKey>,
     fence_counters: HashMap<LockKey, u64>,
 }
 
 #[derive(Clone, Copy)]
-struct Held {
+struct Record {
     id: LockId,
     expires_at_ms: i64,
     acquired_at_ms: i64,
     fence: Fence,
 }
 
-impl MemoryStore {
+impl MemoryBackend {
     /// An empty store on the system's clock.
     #[must_use]
     pub fn new() -> Self {
@@ -58,46 +62,46 @@ impl MemoryStore {
         self.lock().fence_counters.insert(key.clone(), counter);
     }
 
-    /// The state, whole even if another holder of the mutex panicked: no method leaves it half
+    /// The state, consistent even if another holder of the mutex panicked: no method leaves it half
     /// changed.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Default for MemoryStore {
+impl Default for MemoryBackend {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl fmt::Debug for MemoryStore {
+impl fmt::Debug for MemoryBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let locks = self.lock().locks.len();
-        f.debug_struct("MemoryStore")
+        f.debug_struct("MemoryBackend")
             .field("locks", &locks)
             .field("clock", &self.clock)
             .finish()
     }
 }
 
-impl Held {
+impl Record {
     fn is_live(&self, now_ms: i64) -> bool {
         is_live(self.expires_at_ms, now_ms, TIME_TOLERANCE_MS)
     }
 
     fn grant(&self) -> Grant {
-        Grant {
-            lock_id: self.id,
-            expires_at_ms: self.expires_at_ms,
-            fence: self.fence,
-        }
+        Grant::new(self.id, self.expires_at_ms, self.fence)
     }
 }
 
 impl State {
-    /// The lock that `id` holds and its key, or why it holds none. An expired one is cleared away.
-    fn held_by(&mut self, id: &LockId, now_ms: i64) -> Result<(LockKey, &mut Held), FailureReason> {
+    /// The lock that `id` holds and its key, or why it holds none. An expired one is removed.
+    fn held_by(
+        &mut self,
+        id: &LockId,
+        now_ms: i64,
+    ) -> Result<(LockKey, &mut Record), FailureReason> {
         let key = self
             .holders
             .get(id)
@@ -120,19 +124,15 @@ impl State {
     }
 }
 
-impl LockBackend for MemoryStore {
+impl LockBackend for MemoryBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::new::<Fence>("memory", TimeAuthority::Server)
     }
 
-    async fn acquire(
-        &self,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
+        let AcquireRequest { key, id, ttl, .. } = request;
         let mut state = self.lock();
         let now_ms = self.clock.now_ms();
         if let Some(held) = state.locks.get(key).filter(|held| held.is_live(now_ms)) {
@@ -140,7 +140,7 @@ impl LockBackend for MemoryStore {
             return Ok(if ours {
                 AcquireResult::Acquired(held.grant())
             } else {
-                AcquireResult::Locked
+                AcquireResult::locked()
             });
         }
         let counter = state
@@ -152,10 +152,9 @@ impl LockBackend for MemoryStore {
         let fence = Fence::from_counter(counter)?;
         // Nothing fails from here on.
         state.fence_counters.insert(key.clone(), counter);
-        let expires_at_ms = now_ms.saturating_add(ttl.as_millis());
-        let held = Held {
+        let held = Record {
             id: *id,
-            expires_at_ms,
+            expires_at_ms: now_ms.saturating_add(ttl.as_millis()),
             acquired_at_ms: now_ms,
             fence,
         };
@@ -166,70 +165,63 @@ impl LockBackend for MemoryStore {
         Ok(AcquireResult::Acquired(held.grant()))
     }
 
-    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
         let mut state = self.lock();
         let now_ms = self.clock.now_ms();
-        let key = match state.held_by(id, now_ms) {
+        let key = match state.held_by(request.id, now_ms) {
             Ok((key, _)) => key,
-            Err(reason) => {
-                return Ok(ReleaseResult::NotHeld {
-                    reason: Some(reason),
-                });
-            }
+            Err(reason) => return Ok(ReleaseResult::not_held(Some(reason))),
         };
         state.locks.remove(&key);
-        state.holders.remove(id);
+        state.holders.remove(request.id);
         Ok(ReleaseResult::Released)
     }
 
-    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
+    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
         let mut state = self.lock();
         let now_ms = self.clock.now_ms();
-        match state.held_by(id, now_ms) {
+        Ok(match state.held_by(request.id, now_ms) {
             Ok((_, held)) => {
-                held.expires_at_ms = now_ms.saturating_add(ttl.as_millis());
-                Ok(ExtendResult::Extended {
-                    expires_at_ms: held.expires_at_ms,
-                })
+                held.expires_at_ms = now_ms.saturating_add(request.ttl.as_millis());
+                ExtendResult::extended(held.expires_at_ms)
             }
-            Err(reason) => Ok(ExtendResult::NotHeld {
-                reason: Some(reason),
-            }),
-        }
+            Err(reason) => ExtendResult::not_held(Some(reason)),
+        })
     }
 
-    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
+    async fn lookup_raw(
+        &self,
+        request: LookupRequest<'_>,
+    ) -> Result<Option<LockInfoDebug>, LockError> {
         let state = self.lock();
         let now_ms = self.clock.now_ms();
-        Ok(state
-            .locks
-            .get(key)
-            .is_some_and(|held| held.is_live(now_ms)))
-    }
-
-    async fn lookup_raw(&self, by: Lookup<'_>) -> Result<Option<LockInfoDebug>, LockError> {
-        let state = self.lock();
-        let now_ms = self.clock.now_ms();
-        let key = match by {
-            Lookup::Key(key) => Some(key),
-            Lookup::Id(id) => state.holders.get(id),
+        let (key, asked) = match request.by {
+            Lookup::Key(key) => (Some(key), None),
+            Lookup::Id(id) => (state.holders.get(id), Some(*id)),
         };
         let found = key.and_then(|key| Some((key, state.locks.get(key)?)));
         Ok(found
             .filter(|(_, held)| held.is_live(now_ms))
-            .filter(|(_, held)| !matches!(by, Lookup::Id(id) if held.id != *id))
-            .map(|(key, held)| LockInfoDebug {
-                key: key.clone(),
-                lock_id: held.id,
-                expires_at_ms: held.expires_at_ms,
-                acquired_at_ms: held.acquired_at_ms,
-                fence: held.fence,
+            .filter(|(_, held)| asked.is_none_or(|id| id == held.id))
+            .map(|(key, held)| {
+                LockInfoDebug::new(
+                    key.clone(),
+                    held.id,
+                    held.expires_at_ms,
+                    held.acquired_at_ms,
+                    held.fence,
+                )
             }))
     }
-}
 
-impl Preflight for MemoryStore {
-    async fn preflight(&self) -> Result<Vec<Finding>, LockError> {
+    async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
+        let state = self.lock();
+        let now_ms = self.clock.now_ms();
+        let held = state.locks.get(request.key);
+        Ok(held.is_some_and(|held| held.is_live(now_ms)))
+    }
+
+    async fn preflight(&self, _: PreflightRequest) -> Result<Vec<Finding>, LockError> {
         Ok(vec![Finding::new(
             Severity::Info,
             "memory-one-process",

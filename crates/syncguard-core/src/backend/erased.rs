@@ -1,0 +1,73 @@
+//! The object-safe twin of [`LockBackend`]: one box per call.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::backend::{
+    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, FenceToken,
+    IsLockedRequest, LockBackend, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest,
+    Reporter,
+};
+use crate::{ExtendResult, Finding, LockError, LockInfoDebug, ReleaseResult};
+
+pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send + 'a>>;
+
+pub(crate) trait ErasedBackend<F: FenceToken>: fmt::Debug + Send + Sync {
+    fn capabilities(&self) -> Capabilities;
+    fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> Answer<'a, AcquireResult<F>>;
+    fn release<'a>(&'a self, request: ReleaseRequest<'a>) -> Answer<'a, ReleaseResult>;
+    fn extend<'a>(&'a self, request: ExtendRequest<'a>) -> Answer<'a, ExtendResult>;
+    fn lookup_raw<'a>(&'a self, request: LookupRequest<'a>)
+    -> Answer<'a, Option<LockInfoDebug<F>>>;
+    fn is_locked<'a>(&'a self, request: IsLockedRequest<'a>) -> Answer<'a, bool>;
+    fn attach(&self, reporter: Reporter);
+    fn preflight(&self, request: PreflightRequest) -> Answer<'_, Vec<Finding>>;
+    fn purge_expired(&self, request: PurgeRequest) -> Answer<'_, u64>;
+    fn close(&self, request: CloseRequest) -> Answer<'_, ()>;
+}
+
+impl<B: LockBackend> ErasedBackend<B::Fence> for B {
+    fn capabilities(&self) -> Capabilities {
+        LockBackend::capabilities(self)
+    }
+
+    fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> Answer<'a, AcquireResult<B::Fence>> {
+        Box::pin(LockBackend::acquire(self, request))
+    }
+
+    fn release<'a>(&'a self, request: ReleaseRequest<'a>) -> Answer<'a, ReleaseResult> {
+        Box::pin(LockBackend::release(self, request))
+    }
+
+    fn extend<'a>(&'a self, request: ExtendRequest<'a>) -> Answer<'a, ExtendResult> {
+        Box::pin(LockBackend::extend(self, request))
+    }
+
+    fn lookup_raw<'a>(
+        &'a self,
+        request: LookupRequest<'a>,
+    ) -> Answer<'a, Option<LockInfoDebug<B::Fence>>> {
+        Box::pin(LockBackend::lookup_raw(self, request))
+    }
+
+    fn is_locked<'a>(&'a self, request: IsLockedRequest<'a>) -> Answer<'a, bool> {
+        Box::pin(LockBackend::is_locked(self, request))
+    }
+
+    fn attach(&self, reporter: Reporter) {
+        LockBackend::attach(self, reporter);
+    }
+
+    fn preflight(&self, request: PreflightRequest) -> Answer<'_, Vec<Finding>> {
+        Box::pin(LockBackend::preflight(self, request))
+    }
+
+    fn purge_expired(&self, request: PurgeRequest) -> Answer<'_, u64> {
+        Box::pin(LockBackend::purge_expired(self, request))
+    }
+
+    fn close(&self, request: CloseRequest) -> Answer<'_, ()> {
+        Box::pin(LockBackend::close(self, request))
+    }
+}

@@ -1,0 +1,89 @@
+//! What a [`LockBackend`](super::LockBackend) is asked. Requests can grow; each has a deadline.
+
+use tokio::time::Instant;
+
+use crate::{LockId, LockKey, Ttl};
+
+/// How a lock is looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lookup<'a> {
+    /// The live lock on this key, whoever holds it.
+    Key(&'a LockKey),
+    /// The live lock that this id holds.
+    Id(&'a LockId),
+}
+
+macro_rules! requests {
+    ($(
+        $(#[$about:meta])*
+        $name:ident $(<$life:lifetime>)? { $($(#[$doc:meta])* $field:ident: $type:ty,)* }
+    )+) => {$(
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy)]
+        #[non_exhaustive]
+        pub struct $name $(<$life>)? {
+            $($(#[$doc])* pub $field: $type,)*
+            /// When the caller stops waiting for the answer. What cannot be sent by then must not be
+            /// sent: fail with an error of known outcome.
+            pub deadline: Instant,
+        }
+
+        impl $(<$life>)? $name $(<$life>)? {
+            /// A request. Suites and wrappers make them; applications use [`Locks`](crate::Locks).
+            #[must_use]
+            pub const fn new($($field: $type,)* deadline: Instant) -> Self {
+                Self { $($field,)* deadline }
+            }
+        }
+    )+};
+}
+
+requests! {
+    /// Asks for [`LockBackend::acquire`](super::LockBackend::acquire).
+    AcquireRequest<'a> {
+        /// What to lock.
+        key: &'a LockKey,
+        /// Who holds it then. Fresh for every acquire, unless a driver delivers one twice.
+        id: &'a LockId,
+        /// For how long.
+        ttl: Ttl,
+    }
+
+    /// Asks for [`LockBackend::release`](super::LockBackend::release).
+    ReleaseRequest<'a> {
+        /// Whose lock to release.
+        id: &'a LockId,
+    }
+
+    /// Asks for [`LockBackend::extend`](super::LockBackend::extend).
+    ExtendRequest<'a> {
+        /// Whose lock to extend.
+        id: &'a LockId,
+        /// The new remaining time, counted from now.
+        ttl: Ttl,
+    }
+
+    /// Asks for [`LockBackend::lookup_raw`](super::LockBackend::lookup_raw).
+    LookupRequest<'a> {
+        /// By what.
+        by: Lookup<'a>,
+    }
+
+    /// Asks for [`LockBackend::is_locked`](super::LockBackend::is_locked).
+    IsLockedRequest<'a> {
+        /// The key.
+        key: &'a LockKey,
+    }
+
+    /// Asks for [`LockBackend::preflight`](super::LockBackend::preflight).
+    PreflightRequest {}
+
+    /// Asks for [`LockBackend::purge_expired`](super::LockBackend::purge_expired).
+    PurgeRequest {
+        /// The most locks that one call deletes.
+        limit: u32,
+    }
+
+    /// Asks for [`LockBackend::close`](super::LockBackend::close).
+    CloseRequest {}
+}

@@ -1,0 +1,116 @@
+//! [`LocksBuilder`]: how a [`Locks`] is configured.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::erased::ErasedBackend;
+use crate::backend::{DEFAULT_OPERATION_TIMEOUT, FenceToken, LockBackend};
+use crate::clock::Clock;
+use crate::locks::Store;
+use crate::observe::{Observer, Observers, ReleaseErrorHandler, ReleaseFailure};
+use crate::{Fence, Locks};
+
+/// Configures a [`Locks`]. [`Locks::builder`] makes one.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use syncguard_core::Locks;
+/// # use syncguard_memory::MemoryBackend;
+/// let locks = Locks::builder(MemoryBackend::default())
+///     .operation_timeout(Duration::from_secs(2))
+///     .on_release_error(|failure| eprintln!("{failure}"))
+///     .build();
+/// ```
+#[must_use]
+pub struct LocksBuilder<F: FenceToken = Fence> {
+    backend: Box<dyn ErasedBackend<F>>,
+    settings: Settings,
+    observers: Observers,
+}
+
+/// What was configured.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) operation_timeout: Duration,
+    pub(crate) dispose_timeout: Option<Duration>,
+    pub(crate) on_release_error: Option<ReleaseErrorHandler>,
+    pub(crate) clock: Clock,
+}
+
+impl<F: FenceToken> LocksBuilder<F> {
+    pub(crate) fn new(backend: impl LockBackend<Fence = F>) -> Self {
+        Self {
+            backend: Box::new(backend),
+            settings: Settings {
+                operation_timeout: DEFAULT_OPERATION_TIMEOUT,
+                dispose_timeout: None,
+                on_release_error: None,
+                clock: Clock::default(),
+            },
+            observers: Observers::default(),
+        }
+    }
+
+    /// Bounds every operation. Default: 5 s.
+    ///
+    /// An operation that takes longer fails with `NetworkTimeout`.
+    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.operation_timeout = timeout;
+        self
+    }
+
+    /// Bounds the release that a dropped guard starts. Default: the operation timeout alone.
+    ///
+    /// A release that takes longer is reported as `NetworkTimeout` to
+    /// [`on_release_error`](Self::on_release_error), and goes on in the background.
+    pub fn dispose_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.dispose_timeout = Some(timeout);
+        self
+    }
+
+    /// Handles releases that fail where no caller waits for the answer: of a dropped guard, at the end
+    /// of a section, and when the background gives up. Default: `tracing::warn!`, without identifiers.
+    ///
+    /// A lock that is gone already is no failure. A panic in the handler is contained. A request can
+    /// bring a handler of its own, such as [`LockRequest::on_release_error`].
+    ///
+    /// [`LockRequest::on_release_error`]: crate::LockRequest::on_release_error
+    pub fn on_release_error(
+        mut self,
+        handler: impl Fn(&ReleaseFailure) + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.on_release_error = Some(ReleaseErrorHandler::new(handler));
+        self
+    }
+
+    /// Adds an [`Observer`]. Default: none.
+    pub fn observe(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observers = self.observers.with(observer);
+        self
+    }
+
+    /// Replaces the clock that leases are watched by. It counts from any fixed point, never runs
+    /// backwards, and must go on while the machine is suspended. For tests.
+    pub fn monotonic_clock(mut self, now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        self.settings.clock = Clock::from_fn(now);
+        self
+    }
+
+    /// Makes the handle. Nothing is sent yet.
+    #[must_use]
+    pub fn build(self) -> Locks<F> {
+        let store = Store::new(self.backend, self.settings);
+        Locks::from_parts(Arc::new(store), self.observers)
+    }
+}
+
+impl<F: FenceToken> fmt::Debug for LocksBuilder<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocksBuilder")
+            .field("backend", &self.backend)
+            .field("settings", &self.settings)
+            .field("observers", &self.observers)
+            .finish()
+    }
+}

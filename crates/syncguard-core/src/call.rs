@@ -1,0 +1,291 @@
+//! One call of the store: its deadline, its cancellation, its context in errors, its observers.
+
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::erased::Answer;
+use crate::backend::{AcquireResult, FenceToken};
+use crate::error::Operation;
+use crate::observe::{Observers, OperationEnd, OperationOutcome};
+use crate::{ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, LockKey, Locks};
+use crate::{ReleaseResult, Ttl};
+
+/// Farther ahead than any caller waits, for timeouts that the clock cannot count.
+const FAR_AHEAD: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
+
+/// What ends a call early.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Limits {
+    /// The caller's token.
+    pub(crate) token: Option<CancellationToken>,
+    /// A deadline before that of the operation timeout.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Limits {
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.token
+            .as_ref()
+            .is_some_and(CancellationToken::is_cancelled)
+    }
+
+    /// Resolves when the token is cancelled.
+    pub(crate) async fn cancelled(&self) {
+        match &self.token {
+            Some(token) => token.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// What a call is about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    operation: Operation,
+    key: Option<&'a LockKey>,
+    lock_id: Option<&'a LockId>,
+    ttl: Option<Ttl>,
+}
+
+impl<'a> Subject<'a> {
+    pub(crate) fn new(operation: Operation) -> Self {
+        Self {
+            operation,
+            key: None,
+            lock_id: None,
+            ttl: None,
+        }
+    }
+
+    pub(crate) fn key(self, key: impl Into<Option<&'a LockKey>>) -> Self {
+        let key = key.into();
+        Self { key, ..self }
+    }
+
+    pub(crate) fn lock_id(self, lock_id: &'a LockId) -> Self {
+        let lock_id = Some(lock_id);
+        Self { lock_id, ..self }
+    }
+
+    pub(crate) fn ttl(self, ttl: Ttl) -> Self {
+        let ttl = Some(ttl);
+        Self { ttl, ..self }
+    }
+
+    /// Adds the operation, the key and the id to an error.
+    pub(crate) fn describe(&self, error: LockError) -> LockError {
+        let error = error.with_operation(self.operation);
+        let error = match self.key {
+            Some(key) => error.with_key(key),
+            None => error,
+        };
+        match self.lock_id {
+            Some(lock_id) => error.with_lock_id(lock_id),
+            None => error,
+        }
+    }
+}
+
+impl Operation {
+    /// Whether it may change the store, so that cut short its outcome is unknown.
+    pub(crate) const fn mutates(self) -> bool {
+        matches!(self, Self::Acquire | Self::Release | Self::Extend)
+    }
+}
+
+impl<F: FenceToken> Locks<F> {
+    /// Makes a call and notifies the observers of its end.
+    pub(crate) async fn call<'a, T: Outcome>(
+        &'a self,
+        subject: Subject<'a>,
+        limits: &Limits,
+        send: impl FnOnce(Instant) -> Answer<'a, T>,
+    ) -> Result<T, LockError> {
+        let watch = self.watch(subject);
+        let result = self.bounded(subject, limits, send).await;
+        watch.end(&result);
+        result
+    }
+
+    /// Makes a call that ends by its deadline, or when its token is cancelled.
+    pub(crate) async fn bounded<'a, T>(
+        &'a self,
+        subject: Subject<'a>,
+        limits: &Limits,
+        send: impl FnOnce(Instant) -> Answer<'a, T>,
+    ) -> Result<T, LockError> {
+        let operation = subject.operation;
+        // Known to have no effect: nothing was sent, or it only reads.
+        let unknown_if_sent = |error: LockError| match operation.mutates() {
+            true => error.with_outcome_unknown(),
+            false => error,
+        };
+        let sent = async {
+            current_runtime()?;
+            if limits.is_cancelled() {
+                return Err(aborted());
+            }
+            let now = Instant::now();
+            let deadline = self.deadline(now, limits);
+            tokio::select! {
+                biased;
+                () = limits.cancelled(), if limits.token.is_some() => {
+                    Err(unknown_if_sent(aborted()))
+                }
+                answer = timeout_at(deadline, send(deadline)) => match answer {
+                    Ok(answer) => answer,
+                    Err(_) => Err(unknown_if_sent(timed_out(deadline.duration_since(now)))),
+                },
+            }
+        };
+        sent.await.map_err(|error| subject.describe(error))
+    }
+
+    fn deadline(&self, now: Instant, limits: &Limits) -> Instant {
+        let own = after(now, self.settings().operation_timeout);
+        limits.deadline.map_or(own, |deadline| deadline.min(own))
+    }
+
+    /// A parsed argument; the observers are notified of one that is bad.
+    pub(crate) fn admit<T>(
+        &self,
+        operation: Operation,
+        argument: Result<T, LockError>,
+    ) -> Result<T, LockError> {
+        argument.map_err(|error| self.refused(Subject::new(operation), error))
+    }
+
+    /// The error of a call that was not made. The observers are notified.
+    pub(crate) fn refused(&self, subject: Subject<'_>, error: LockError) -> LockError {
+        let watch = self.watch(subject);
+        let error = subject.describe(error);
+        watch.end::<()>(&Err(error.clone()));
+        error
+    }
+
+    pub(crate) fn watch<'a>(&'a self, subject: Subject<'a>) -> Watch<'a> {
+        let observers = self.observers();
+        Watch {
+            started: (!observers.is_empty()).then(Instant::now),
+            backend: self.capabilities().backend,
+            observers,
+            subject,
+        }
+    }
+}
+
+/// A call in flight. Its end is reported to the observers, whatever that is.
+#[derive(Debug)]
+pub(crate) struct Watch<'a> {
+    observers: &'a Observers,
+    backend: &'static str,
+    subject: Subject<'a>,
+    /// `None` where nobody observes, or once the end was reported.
+    started: Option<Instant>,
+}
+
+impl Watch<'_> {
+    pub(crate) fn end<T: Outcome>(mut self, result: &Result<T, LockError>) {
+        self.report(|| match result {
+            Ok(answer) => answer.outcome(),
+            Err(error) => OperationOutcome::Failed {
+                code: error.code(),
+                outcome_unknown: error.outcome_unknown(),
+            },
+        });
+    }
+
+    fn report(&mut self, outcome: impl FnOnce() -> OperationOutcome) {
+        let Some(started) = self.started.take() else {
+            return;
+        };
+        let Subject {
+            operation,
+            key,
+            lock_id,
+            ttl,
+        } = self.subject;
+        let end = OperationEnd {
+            backend: self.backend,
+            operation,
+            key,
+            lock_id,
+            ttl,
+            outcome: outcome(),
+            duration: started.elapsed(),
+        };
+        self.observers
+            .notify(|observer| observer.operation_ended(&end));
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        let outcome_unknown = self.subject.operation.mutates();
+        self.report(|| OperationOutcome::Abandoned { outcome_unknown });
+    }
+}
+
+/// What an answer counts as for observers.
+pub(crate) trait Outcome {
+    fn outcome(&self) -> OperationOutcome {
+        OperationOutcome::Ok
+    }
+}
+
+impl<F> Outcome for AcquireResult<F> {
+    fn outcome(&self) -> OperationOutcome {
+        match self {
+            Self::Acquired(_) => OperationOutcome::Ok,
+            Self::Locked { .. } => OperationOutcome::Locked,
+        }
+    }
+}
+
+impl Outcome for ReleaseResult {
+    fn outcome(&self) -> OperationOutcome {
+        match self {
+            Self::Released => OperationOutcome::Ok,
+            Self::NotHeld { reason } => OperationOutcome::NotHeld(*reason),
+        }
+    }
+}
+
+impl Outcome for ExtendResult {
+    fn outcome(&self) -> OperationOutcome {
+        match self {
+            Self::Extended { .. } => OperationOutcome::Ok,
+            Self::NotHeld { reason } => OperationOutcome::NotHeld(*reason),
+        }
+    }
+}
+
+impl Outcome for () {}
+impl Outcome for bool {}
+impl<F: FenceToken> Outcome for Option<LockInfoDebug<F>> {}
+
+/// The time that lies this far ahead, or as far as the clock can count.
+pub(crate) fn after(now: Instant, timeout: Duration) -> Instant {
+    now.checked_add(timeout).unwrap_or_else(|| now + FAR_AHEAD)
+}
+
+pub(crate) fn aborted() -> LockError {
+    LockError::new(ErrorCode::Aborted, "cancelled by the caller's token")
+}
+
+fn timed_out(timeout: Duration) -> LockError {
+    LockError::new(
+        ErrorCode::NetworkTimeout,
+        format!("no answer within {timeout:.1?}"),
+    )
+}
+
+pub(crate) fn current_runtime() -> Result<Handle, LockError> {
+    Handle::try_current().map_err(|error| {
+        let message = "operations must run inside a Tokio runtime";
+        LockError::new(ErrorCode::Internal, message).with_source(error)
+    })
+}

@@ -1,0 +1,292 @@
+//! [`LockRequest`] and [`TryLockRequest`]: what `lock` and `try_lock` return.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::FenceToken;
+use crate::error::Operation;
+use crate::guard::attempt;
+use crate::observe::ReleaseFailure;
+use crate::wait::wait;
+use crate::{
+    AutoExtend, Backoff, Fence, Jitter, Lease, LockError, LockGuard, LockKey, LockOptions, Locks,
+    Receipt, Ttl, section,
+};
+
+/// What the requests are awaited as: one allocation.
+type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send>>;
+
+/// Waits for a key: made by [`Locks::lock`].
+///
+/// Await it for a [`LockGuard`], or [`run`](Self::run) a section. Its setters are those of
+/// [`LockOptions`]. Only contention is retried; a failure of the store ends the wait at once.
+///
+/// # Errors
+/// - `InvalidArgument` for a bad key or TTL, before anything is sent.
+/// - `AcquisitionTimeout` if the key stayed held; [`LockError::wait`] has the figures.
+/// - `Aborted` if the token was cancelled.
+/// - A failure of the store.
+///
+/// # Cancel safety
+/// Safe: dropped while it waits, it leaves nothing behind. The background releases what an attempt in
+/// flight may have acquired.
+#[must_use = "a request does nothing unless it is awaited"]
+#[derive(Clone)]
+pub struct LockRequest<F: FenceToken = Fence>(Parts<F>);
+
+/// Acquires a key in one attempt: made by [`Locks::try_lock`].
+///
+/// Await it for an `Option<LockGuard>`, which is `None` if someone else holds the key;
+/// [`attempt`](Self::attempt) it; or [`run`](Self::run) a section. Its setters are those of
+/// [`LockOptions`] that concern an attempt.
+///
+/// # Errors
+/// `InvalidArgument` for a bad key or TTL, before anything is sent; `Aborted` if the token was
+/// cancelled; else a failure of the store.
+///
+/// # Cancel safety
+/// Safe: the background releases what a dropped attempt may have acquired.
+#[must_use = "a request does nothing unless it is awaited"]
+#[derive(Clone)]
+pub struct TryLockRequest<F: FenceToken = Fence>(Parts<F>);
+
+#[derive(Clone)]
+struct Parts<F: FenceToken> {
+    locks: Locks<F>,
+    key: Result<LockKey, LockError>,
+    options: LockOptions,
+}
+
+/// What a single attempt came to.
+#[derive(Debug)]
+#[must_use = "dropped, a guard releases its lock"]
+pub enum Attempt<F: FenceToken = Fence> {
+    /// The lock is held.
+    Acquired(LockGuard<F>),
+    /// Someone else holds the key.
+    #[non_exhaustive]
+    Locked {
+        /// In how long the store would grant the key if nothing happens until then, for a
+        /// `Retry-After`. Never zero; `None` where the store did not say.
+        free_in: Option<Duration>,
+    },
+}
+
+impl<F: FenceToken> Attempt<F> {
+    /// The guard, if the lock is held.
+    pub fn acquired(self) -> Option<LockGuard<F>> {
+        match self {
+            Self::Acquired(guard) => Some(guard),
+            Self::Locked { .. } => None,
+        }
+    }
+}
+
+impl<F: FenceToken> LockRequest<F> {
+    pub(crate) fn new(locks: Locks<F>, key: Result<LockKey, LockError>) -> Self {
+        Self(Parts::new(locks, key))
+    }
+
+    /// Runs `section` under the lock, then releases it.
+    ///
+    /// What the section returns, an error of its own included, is in the [`Receipt`], whatever becomes
+    /// of the release. The release does not heed the token.
+    ///
+    /// What the lock protects has to be complete when the section returns: commit a transaction inside
+    /// it, not after it.
+    ///
+    /// # Errors
+    /// As the request's, and `LockLost` if auto-extension is on and the lease was lost; the section is
+    /// then dropped at its current `await`. A failure of the release is in the receipt.
+    ///
+    /// # Panics
+    /// If the section panics. The background then releases the lock.
+    ///
+    /// # Cancel safety
+    /// Safe: dropped, it drops the section, and the background releases the lock.
+    pub async fn run<S, T>(self, section: S) -> Result<Receipt<T>, LockError>
+    where
+        S: AsyncFnOnce(Lease<F>) -> T,
+    {
+        let Parts {
+            locks,
+            key,
+            options,
+        } = self.0;
+        let guard = wait(&locks, key, &options).await?;
+        section::run(guard, options.auto_extend.is_some(), section).await
+    }
+
+    /// See [`LockOptions::timeout`]. Default: 5 s.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.with(|options| options.timeout(timeout))
+    }
+
+    /// See [`LockOptions::max_retries`]. Default: 10.
+    pub fn max_retries(self, retries: u32) -> Self {
+        self.with(|options| options.max_retries(retries))
+    }
+
+    /// See [`LockOptions::retry_delay`]. Default: 100 ms.
+    pub fn retry_delay(self, delay: Duration) -> Self {
+        self.with(|options| options.retry_delay(delay))
+    }
+
+    /// See [`LockOptions::backoff`]. Default: [`Backoff::Exponential`].
+    pub fn backoff(self, backoff: Backoff) -> Self {
+        self.with(|options| options.backoff(backoff))
+    }
+
+    /// See [`LockOptions::jitter`]. Default: [`Jitter::Equal`].
+    pub fn jitter(self, jitter: Jitter) -> Self {
+        self.with(|options| options.jitter(jitter))
+    }
+}
+
+impl<F: FenceToken> TryLockRequest<F> {
+    pub(crate) fn new(locks: Locks<F>, key: Result<LockKey, LockError>) -> Self {
+        Self(Parts::new(locks, key))
+    }
+
+    /// Makes the attempt and tells, if someone else holds the key, for how long.
+    ///
+    /// ```
+    /// # use syncguard_core::{Attempt, LockError, Locks};
+    /// # use syncguard_memory::MemoryBackend;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), LockError> {
+    /// # let locks = Locks::new(MemoryBackend::default());
+    /// match locks.try_lock("report:daily").attempt().await? {
+    ///     Attempt::Acquired(guard) => println!("working under fence {}", guard.fence()),
+    ///     Attempt::Locked { free_in, .. } => println!("try again in {free_in:?}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As the request's.
+    ///
+    /// # Cancel safety
+    /// As the request's.
+    pub async fn attempt(self) -> Result<Attempt<F>, LockError> {
+        let Parts {
+            locks,
+            key,
+            options,
+        } = self.0;
+        let key = locks.admit(Operation::Acquire, key)?;
+        let ttl = locks.admit(Operation::Acquire, options.ttl.clone())?;
+        attempt(&locks, &key, ttl, &options, None).await
+    }
+
+    /// Runs `section` under the lock and releases it, or returns `None` if someone else holds the key.
+    ///
+    /// # Errors
+    /// As [`LockRequest::run`].
+    ///
+    /// # Panics
+    /// If the section panics. The background then releases the lock.
+    ///
+    /// # Cancel safety
+    /// As [`LockRequest::run`].
+    pub async fn run<S, T>(self, section: S) -> Result<Option<Receipt<T>>, LockError>
+    where
+        S: AsyncFnOnce(Lease<F>) -> T,
+    {
+        let auto_extend = self.0.options.auto_extend.is_some();
+        match self.attempt().await? {
+            Attempt::Acquired(guard) => section::run(guard, auto_extend, section).await.map(Some),
+            Attempt::Locked { .. } => Ok(None),
+        }
+    }
+}
+
+macro_rules! setters_of {
+    ($($request:ident),+) => {$(
+        impl<F: FenceToken> $request<F> {
+            /// See [`LockOptions::ttl`]: a `Duration` or a [`Ttl`]. Default: 30 s.
+            pub fn ttl<T>(self, ttl: T) -> Self
+            where
+                T: TryInto<Ttl>,
+                LockError: From<T::Error>,
+            {
+                self.with(|options| options.ttl(ttl))
+            }
+
+            /// See [`LockOptions::auto_extend`]. Default: off.
+            pub fn auto_extend(self, auto_extend: AutoExtend) -> Self {
+                self.with(|options| options.auto_extend(auto_extend))
+            }
+
+            /// See [`LockOptions::on_release_error`]. Default: the handler of the `Locks`.
+            pub fn on_release_error(
+                self,
+                handler: impl Fn(&ReleaseFailure) + Send + Sync + 'static,
+            ) -> Self {
+                self.with(|options| options.on_release_error(handler))
+            }
+
+            /// See [`LockOptions::cancel_on`]. Default: no token.
+            pub fn cancel_on(self, token: &CancellationToken) -> Self {
+                self.with(|options| options.cancel_on(token))
+            }
+
+            /// Replaces all choices by those of a value.
+            pub fn options(self, options: &LockOptions) -> Self {
+                self.with(|_| options.clone())
+            }
+
+            fn with(mut self, choose: impl FnOnce(LockOptions) -> LockOptions) -> Self {
+                self.0.options = choose(self.0.options);
+                self
+            }
+        }
+
+        impl<F: FenceToken> fmt::Debug for $request<F> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($request))
+                    .field("key", &self.0.key)
+                    .field("options", &self.0.options)
+                    .finish_non_exhaustive()
+            }
+        }
+    )+};
+}
+
+setters_of!(LockRequest, TryLockRequest);
+
+impl<F: FenceToken> Parts<F> {
+    fn new(locks: Locks<F>, key: Result<LockKey, LockError>) -> Self {
+        Self {
+            locks,
+            key,
+            options: LockOptions::new(),
+        }
+    }
+}
+
+impl<F: FenceToken> IntoFuture for LockRequest<F> {
+    type Output = Result<LockGuard<F>, LockError>;
+    type IntoFuture = Boxed<LockGuard<F>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Parts {
+            locks,
+            key,
+            options,
+        } = self.0;
+        Box::pin(async move { wait(&locks, key, &options).await })
+    }
+}
+
+impl<F: FenceToken> IntoFuture for TryLockRequest<F> {
+    type Output = Result<Option<LockGuard<F>>, LockError>;
+    type IntoFuture = Boxed<Option<LockGuard<F>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { Ok(self.attempt().await?.acquired()) })
+    }
+}

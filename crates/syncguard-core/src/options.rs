@@ -1,0 +1,146 @@
+//! [`LockOptions`]: the choices of a request, as a value.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::locks::parse;
+use crate::observe::{ReleaseErrorHandler, ReleaseFailure};
+use crate::{AutoExtend, Backoff, Jitter, LockError, Ttl};
+
+/// How a lock is waited for, held and released: the choices of a
+/// [`LockRequest`](crate::LockRequest), as a value that requests can share.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use syncguard_core::{Backoff, LockError, LockOptions, Locks};
+/// # use syncguard_memory::MemoryBackend;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), LockError> {
+/// # let locks = Locks::new(MemoryBackend::default());
+/// let patient = LockOptions::new()
+///     .ttl(Duration::from_secs(60))
+///     .timeout(Duration::from_secs(30))
+///     .max_retries(1_000)
+///     .backoff(Backoff::Fixed);
+/// let guard = locks.lock("report:daily").options(&patient).await?;
+/// # drop(guard);
+/// # Ok(()) }
+/// ```
+///
+/// A [`TryLockRequest`](crate::TryLockRequest) heeds the TTL, the auto-extension, the handler and the
+/// token alone: it does not wait.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct LockOptions {
+    pub(crate) ttl: Result<Ttl, LockError>,
+    pub(crate) max_retries: u32,
+    pub(crate) retry_delay: Duration,
+    pub(crate) backoff: Backoff,
+    pub(crate) jitter: Jitter,
+    pub(crate) timeout: Duration,
+    pub(crate) auto_extend: Option<AutoExtend>,
+    pub(crate) on_release_error: Option<ReleaseErrorHandler>,
+    pub(crate) token: Option<CancellationToken>,
+}
+
+impl Default for LockOptions {
+    fn default() -> Self {
+        Self {
+            ttl: Ok(Ttl::DEFAULT),
+            max_retries: Self::DEFAULT_MAX_RETRIES,
+            retry_delay: Self::DEFAULT_RETRY_DELAY,
+            backoff: Backoff::default(),
+            jitter: Jitter::default(),
+            timeout: Self::DEFAULT_TIMEOUT,
+            auto_extend: None,
+            on_release_error: None,
+            token: None,
+        }
+    }
+}
+
+impl LockOptions {
+    /// Attempts after the first, when no number is given.
+    pub const DEFAULT_MAX_RETRIES: u32 = 10;
+    /// Delay before the first retry, when none is given.
+    pub const DEFAULT_RETRY_DELAY: Duration = Duration::from_millis(100);
+    /// Limit of the whole wait, when none is given.
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+
+    /// The defaults, each named at its setter.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Time to live of the lock: 1 ms to 10 years. Default: 30 s.
+    ///
+    /// A bad one is `InvalidArgument` when the request is awaited.
+    pub fn ttl<T>(mut self, ttl: T) -> Self
+    where
+        T: TryInto<Ttl>,
+        LockError: From<T::Error>,
+    {
+        self.ttl = parse(ttl);
+        self
+    }
+
+    /// Limits the whole wait, an attempt in flight included. Default: 5 s.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Attempts after the first one. Default: 10.
+    pub fn max_retries(mut self, retries: u32) -> Self {
+        self.max_retries = retries;
+        self
+    }
+
+    /// Delay before the first retry. Default: 100 ms.
+    pub fn retry_delay(mut self, delay: Duration) -> Self {
+        self.retry_delay = delay;
+        self
+    }
+
+    /// How the delay grows. Default: [`Backoff::Exponential`].
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// How much of the delay is random. Default: [`Jitter::Equal`].
+    pub fn jitter(mut self, jitter: Jitter) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
+    /// Renews the lease for as long as the lock is held. Default: off; the lease ends with its TTL.
+    ///
+    /// Watch [`Lease::lost`](crate::Lease::lost) beside the work: the lease can still be lost.
+    /// [`run`](crate::LockRequest::run) does so itself, drops the section and fails with `LockLost`.
+    pub fn auto_extend(mut self, auto_extend: AutoExtend) -> Self {
+        self.auto_extend = Some(auto_extend);
+        self
+    }
+
+    /// Handles a failed release of this lock where no caller waits for the answer. Default: the
+    /// handler of the `Locks`: see
+    /// [`LocksBuilder::on_release_error`](crate::LocksBuilder::on_release_error).
+    pub fn on_release_error(
+        mut self,
+        handler: impl Fn(&ReleaseFailure) + Send + Sync + 'static,
+    ) -> Self {
+        self.on_release_error = Some(ReleaseErrorHandler::new(handler));
+        self
+    }
+
+    /// Ends the request with `Aborted` when the token is cancelled. Default: no token.
+    ///
+    /// It is heeded before each attempt, during one, and between them. With a token that is cancelled
+    /// already, nothing is sent. It interrupts neither the section, which may watch the token itself,
+    /// nor the release at its end.
+    pub fn cancel_on(mut self, token: &CancellationToken) -> Self {
+        self.token = Some(token.clone());
+        self
+    }
+}

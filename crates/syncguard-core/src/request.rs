@@ -1,0 +1,114 @@
+//! [`Request`]: an operation that begins when it is awaited.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+use tokio_util::sync::CancellationToken;
+
+use crate::LockError;
+use crate::call::Limits;
+
+/// An operation of [`Locks`](crate::Locks) or of a guard. It begins when it is first polled, and ends
+/// by the operation timeout.
+///
+/// It is a future of `Result<T, LockError>` that borrows nothing: await it, or spawn it.
+///
+/// ```
+/// # use syncguard_core::{CancellationToken, ErrorCode, Locks};
+/// # use syncguard_memory::MemoryBackend;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// # let locks = Locks::new(MemoryBackend::default());
+/// let token = CancellationToken::new();
+/// token.cancel();
+/// let info = locks.get_by_key("report:daily").cancel_on(&token).await;
+/// assert_eq!(info.unwrap_err().code(), ErrorCode::Aborted);
+/// # }
+/// ```
+#[must_use = "a request does nothing unless it is awaited"]
+pub struct Request<T>(Pin<Box<dyn Pending<T>>>);
+
+impl<T> Request<T> {
+    /// A request of what `start` makes once its limits are known. One allocation holds both.
+    pub(crate) fn new<S, O>(start: S) -> Self
+    where
+        S: FnOnce(Limits) -> O + Send + 'static,
+        O: Future<Output = Result<T, LockError>> + Send + 'static,
+    {
+        Self(Box::pin(Operation {
+            limits: Limits::default(),
+            start: Some(start),
+            running: None,
+        }))
+    }
+
+    /// Ends the operation with `Aborted` when the token is cancelled. Call it before the first poll.
+    ///
+    /// With a token that is cancelled already, nothing is sent. In flight, the operation ends at once.
+    /// If it writes, its outcome is then unknown: the background releases what an acquire may have
+    /// taken and repeats a release.
+    pub fn cancel_on(mut self, token: &CancellationToken) -> Self {
+        self.0.as_mut().cancel_on(token.clone());
+        self
+    }
+}
+
+impl<T> Future for Request<T> {
+    type Output = Result<T, LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(context)
+    }
+}
+
+impl<T> fmt::Debug for Request<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Request")
+    }
+}
+
+trait Pending<T>: Future<Output = Result<T, LockError>> + Send {
+    fn cancel_on(self: Pin<&mut Self>, token: CancellationToken);
+}
+
+pin_project! {
+    struct Operation<S, O> {
+        limits: Limits,
+        // Until the first poll.
+        start: Option<S>,
+        #[pin]
+        running: Option<O>,
+    }
+}
+
+impl<S, O, T> Pending<T> for Operation<S, O>
+where
+    S: FnOnce(Limits) -> O + Send,
+    O: Future<Output = Result<T, LockError>> + Send,
+{
+    fn cancel_on(self: Pin<&mut Self>, token: CancellationToken) {
+        self.project().limits.token = Some(token);
+    }
+}
+
+impl<S, O, T> Future for Operation<S, O>
+where
+    S: FnOnce(Limits) -> O,
+    O: Future<Output = Result<T, LockError>>,
+{
+    type Output = Result<T, LockError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        if let Some(start) = this.start.take() {
+            let limits = std::mem::take(this.limits);
+            this.running.set(Some(start(limits)));
+        }
+        match this.running.as_mut().as_pin_mut() {
+            Some(running) => running.poll(context),
+            None => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! [`Receipt`] and how a section is run under a lock.
+
+use crate::backend::FenceToken;
+use crate::call::Limits;
+use crate::error::Operation;
+use crate::observe::{ReleaseFailure, ReleaseStage};
+use crate::{ErrorCode, Lease, LockError, LockGuard, ReleaseResult, hash_key};
+
+/// What came of a section that ran under a lock.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct Receipt<T> {
+    value: T,
+    ending: Ending,
+}
+
+#[derive(Debug, Clone)]
+enum Ending {
+    Released,
+    Overran,
+    ReleaseFailed(LockError),
+}
+
+impl<T> Receipt<T> {
+    /// What the section returned.
+    #[must_use]
+    pub fn value(&self) -> &T {
+        &self.value
+    }
+
+    /// What the section returned.
+    #[must_use]
+    pub fn into_value(self) -> T {
+        self.value
+    }
+
+    /// Whether the lock was gone when the section ended: it ran unprotected for a while.
+    ///
+    /// Choose a longer TTL, and have the resource check fences.
+    #[must_use]
+    pub fn overran(&self) -> bool {
+        matches!(self.ending, Ending::Overran)
+    }
+
+    /// Why the release at the end of the section failed. It goes on in the background.
+    #[must_use]
+    pub fn release_error(&self) -> Option<&LockError> {
+        match &self.ending {
+            Ending::ReleaseFailed(error) => Some(error),
+            Ending::Released | Ending::Overran => None,
+        }
+    }
+}
+
+/// Runs a section under a lock, then releases the lock.
+pub(crate) async fn run<F, S, T>(
+    guard: LockGuard<F>,
+    auto_extend: bool,
+    section: S,
+) -> Result<Receipt<T>, LockError>
+where
+    F: FenceToken,
+    S: AsyncFnOnce(Lease<F>) -> T,
+{
+    let (guard, value) = hold(guard, auto_extend, section).await?;
+    let (key, locks) = (guard.key().clone(), guard.locks().clone());
+    let on_error = guard.on_release_error().cloned();
+    let ending = match guard.release_within(Limits::default()).await {
+        Ok(ReleaseResult::Released) => Ending::Released,
+        Ok(ReleaseResult::NotHeld { .. }) => {
+            tracing::warn!(
+                key_hash = %hash_key(key.as_str()),
+                "lock expired or was released before its section ended; choose a longer TTL or \
+                 auto-extension"
+            );
+            Ending::Overran
+        }
+        Err(error) => {
+            let failure = ReleaseFailure::new(error.clone(), ReleaseStage::SectionEnd);
+            locks.report(&failure, on_error.as_ref());
+            Ending::ReleaseFailed(error)
+        }
+    };
+    Ok(Receipt { value, ending })
+}
+
+/// Runs the section, and drops it if a lease that is renewed is lost.
+async fn hold<F, S, T>(
+    guard: LockGuard<F>,
+    auto_extend: bool,
+    section: S,
+) -> Result<(LockGuard<F>, T), LockError>
+where
+    F: FenceToken,
+    S: AsyncFnOnce(Lease<F>) -> T,
+{
+    let lease = guard.lease();
+    if !auto_extend {
+        let value = section(lease).await;
+        return Ok((guard, value));
+    }
+    let value = tokio::select! {
+        biased;
+        value = section(lease) => Some(value),
+        () = guard.lost() => None,
+    };
+    match value {
+        Some(value) => Ok((guard, value)),
+        None => {
+            let message = "the lease could not be renewed; the section was dropped unfinished";
+            let error = LockError::new(ErrorCode::LockLost, message)
+                .with_operation(Operation::Lock)
+                .with_key(guard.key())
+                .with_lock_id(guard.lock_id());
+            guard.abandon();
+            Err(error)
+        }
+    }
+}
