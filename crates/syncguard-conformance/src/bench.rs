@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use syncguard_core::{FenceToken, LockBackend, LockId, LockKey};
+use syncguard_core::backend::{FenceToken, LockBackend};
+use syncguard_core::{LockId, LockKey, Locks};
 
 use crate::outcome::step;
-use crate::{Failure, Harness};
+use crate::{Client, Failure, Harness};
 
 /// Characters of a case's random namespace: 72 bits.
 const NAMESPACE_LENGTH: usize = 12;
@@ -64,8 +65,12 @@ impl<H: Harness> Bench<H> {
     /// # Errors
     /// If the harness cannot connect.
     #[track_caller]
-    pub fn client(&self) -> impl Future<Output = Result<H::Backend, Failure>> + Send {
-        step(async move { Ok(self.harness.connect().await?) })
+    pub fn client(&self) -> impl Future<Output = Result<Client<H::Backend>, Failure>> + Send {
+        step(async move {
+            let backend = Arc::new(self.harness.connect().await?);
+            let locks = Locks::builder(Arc::clone(&backend));
+            Ok(Client::new(backend, self.harness.configure(locks).build()))
+        })
     }
 
     /// `count` new clients of the store.
@@ -76,7 +81,7 @@ impl<H: Harness> Bench<H> {
     pub fn clients(
         &self,
         count: usize,
-    ) -> impl Future<Output = Result<Vec<H::Backend>, Failure>> + Send {
+    ) -> impl Future<Output = Result<Vec<Client<H::Backend>>, Failure>> + Send {
         step(async move {
             let mut clients = Vec::with_capacity(count);
             for _ in 0..count {

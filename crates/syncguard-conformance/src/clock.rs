@@ -3,13 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use syncguard_core::{
-    AcquireResult, Grant, LockBackend, LockId, LockKey, ManagedBackend, TIME_TOLERANCE_MS,
-};
+use syncguard_core::backend::{Grant, LockBackend, TIME_TOLERANCE_MS};
+use syncguard_core::{LockId, LockKey};
 
 use crate::outcome::{require, step};
-use crate::steps::{give_back, ms, renew, soon_free, take, ttl};
-use crate::{Bench, Failure, Harness};
+use crate::steps::{give_back, ms, renew, take, ttl};
+use crate::{Bench, Client, Failure, Harness};
 
 /// TTLs for what must be asked before its lease ends: where a slow machine came too late, the next
 /// is tried.
@@ -33,8 +32,8 @@ pub(crate) fn too_slow() -> Failure {
 
 /// The store's clock, read off the expiry of a lock that is extended again and again.
 #[derive(Debug)]
-pub(crate) struct StoreClock<B> {
-    client: B,
+pub(crate) struct StoreClock<B: LockBackend> {
+    client: Client<B>,
     id: LockId,
 }
 
@@ -109,29 +108,22 @@ pub(crate) fn dead_at(lasting: Duration) -> Instant {
     Instant::now() + lasting + ms(TIME_TOLERANCE_MS.unsigned_abs()) + MARGIN
 }
 
-/// Takes a free key for a short time.
-///
-/// An answer that came after the lease had ended is refused by the backend's policy; then a longer
-/// one is tried.
+/// Acquires a free key for a short time. If the answer came after the lease had expired, a longer one
+/// is tried.
 #[track_caller]
-pub(crate) fn take_briefly<B: ManagedBackend>(
-    client: &B,
+pub(crate) fn take_briefly<B: LockBackend>(
+    client: &Client<B>,
     key: &LockKey,
 ) -> impl Future<Output = Result<Brief<B::Fence>, Failure>> {
     step(async move {
         for lasting in LIFETIMES {
-            let id = LockId::generate()?;
-            match client.acquire(key, &id, ttl(lasting)?).await {
-                Ok(AcquireResult::Acquired(grant)) => {
-                    let dead_at = dead_at(lasting);
-                    return Ok(Brief { grant, dead_at });
-                }
-                Ok(AcquireResult::Locked) => {
-                    return Err(Failure::new("acquire: expected a grant, saw Locked"));
-                }
-                Err(error) if error.outcome_unknown() => soon_free(client, key).await?,
-                Err(error) => return Err(error.into()),
+            let begun = Instant::now();
+            let grant = take(client, key, lasting).await?;
+            if begun.elapsed() < lasting {
+                let dead_at = dead_at(lasting);
+                return Ok(Brief { grant, dead_at });
             }
+            let _ = client.release(&grant.lock_id).await?;
         }
         Err(too_slow())
     })

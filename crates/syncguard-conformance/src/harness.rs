@@ -3,22 +3,24 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use syncguard_core::{LockError, LockKey, ManagedBackend};
+use syncguard_core::backend::LockBackend;
+use syncguard_core::{LockError, LockKey, LocksBuilder};
 
 /// Connects the suite to a store.
 ///
 /// ```
 /// use syncguard_conformance::Harness;
 /// use syncguard_core::{LockError, LockKey};
-/// use syncguard_memory::{MemoryBackend, MemoryStore};
+/// use syncguard_memory::MemoryBackend;
 ///
-/// struct MemoryHarness(MemoryStore);
+/// #[derive(Default)]
+/// struct MemoryHarness(MemoryBackend);
 ///
 /// impl Harness for MemoryHarness {
 ///     type Backend = MemoryBackend;
 ///
 ///     async fn connect(&self) -> Result<MemoryBackend, LockError> {
-///         Ok(MemoryBackend::new(self.0.clone()))
+///         Ok(self.0.clone())
 ///     }
 ///
 ///     async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
@@ -28,12 +30,11 @@ use syncguard_core::{LockError, LockKey, ManagedBackend};
 /// }
 /// ```
 pub trait Harness: Send + Sync + 'static {
-    /// The backend as its callers hold it.
-    type Backend: ManagedBackend;
+    /// The backend.
+    type Backend: LockBackend;
 
-    /// Makes a new client of the store: own connections, own background work, nothing shared with
-    /// earlier ones but the store itself. Always the *same* store, under the same prefix or in the
-    /// same tables.
+    /// Makes a new client of the store: own connections, nothing shared with earlier ones but the
+    /// store itself. Always the *same* store, under the same prefix or in the same tables.
     ///
     /// # Errors
     /// Whatever keeps it from connecting; the case then fails.
@@ -55,9 +56,19 @@ pub trait Harness: Send + Sync + 'static {
         let _ = (key, counter);
         std::future::ready(Ok(false))
     }
+
+    /// Configures the [`Locks`](syncguard_core::Locks) by which cases about policy use a client, such
+    /// as with an observer. Default: as it is.
+    fn configure(&self, builder: LocksBuilder<Fence<Self>>) -> LocksBuilder<Fence<Self>> {
+        builder
+    }
 }
 
+/// The fence type of a harness's backend.
+pub(crate) type Fence<H> = <<H as Harness>::Backend as LockBackend>::Fence;
+
 /// A harness that is shared.
+#[deny(clippy::missing_trait_methods)]
 impl<H: Harness> Harness for Arc<H> {
     type Backend = H::Backend;
 
@@ -71,5 +82,9 @@ impl<H: Harness> Harness for Arc<H> {
         counter: u64,
     ) -> impl Future<Output = Result<bool, LockError>> + Send {
         H::set_fence_counter(self, key, counter)
+    }
+
+    fn configure(&self, builder: LocksBuilder<Fence<H>>) -> LocksBuilder<Fence<H>> {
+        H::configure(self, builder)
     }
 }

@@ -1,12 +1,13 @@
 //! Keys that are hard to keep apart, and what must hold of any set of keys.
 
-use syncguard_core::{LockBackend, LockKey, MAX_KEY_LENGTH_BYTES};
+use syncguard_core::LockKey;
+use syncguard_core::backend::{LockBackend, MAX_KEY_LENGTH_BYTES};
 
 use crate::outcome::{same, step};
 use crate::steps::{
     LONG, fence_step, free, give_back, held, holds_nothing, next_fence, refused, renew, rise, take,
 };
-use crate::{Bench, Failure, Harness};
+use crate::{Bench, Client, Failure, Harness};
 
 /// Spellings of one key: composed, decomposed, in another order of marks.
 pub(crate) const SPELLINGS: &[&[&str]] = &[
@@ -167,8 +168,8 @@ pub(crate) fn filled<H: Harness>(
 /// Takes a key through every operation.
 #[track_caller]
 pub(crate) fn works<B: LockBackend>(
-    client: &B,
-    other: &B,
+    client: &Client<B>,
+    other: &Client<B>,
     key: &LockKey,
 ) -> impl Future<Output = Result<(), Failure>> {
     step(async move {
@@ -193,7 +194,7 @@ pub(crate) fn works<B: LockBackend>(
 /// Holds all keys at once, each by its own id; then gives them back one by one.
 #[track_caller]
 pub(crate) fn do_not_contend<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     keys: &[LockKey],
 ) -> impl Future<Output = Result<(), Failure>> {
     step(async move {
@@ -231,7 +232,7 @@ pub(crate) fn do_not_contend<B: LockBackend>(
 /// Fails if grants of the others move the fences of `key`.
 #[track_caller]
 pub(crate) fn own_fences<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     key: &LockKey,
     others: &[LockKey],
 ) -> impl Future<Output = Result<(), Failure>> {

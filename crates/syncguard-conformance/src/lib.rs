@@ -1,13 +1,15 @@
 //! The conformance suite of the **SyncGuard** lock: the one suite that every backend runs.
 //!
-//! It turns the numbered clauses of the [contract](syncguard_core::LockBackend#contract) into
-//! cases that run against a real store, in real time. A backend that passes can be put under
-//! [`lock()`](syncguard_core::lock()) in production; one that does not, says where.
+//! It turns the numbered clauses of the [contract](syncguard_core::backend::LockBackend#contract)
+//! into cases that run against a real store, in real time. Clauses about one call drive the
+//! [`LockBackend`](syncguard_core::backend::LockBackend) directly, with lock ids of the case's choice
+//! and under the suite's own deadline; clauses about policy go through
+//! [`Locks`](syncguard_core::Locks) over the same backend.
 //!
 //! # Running it on a backend
 //!
-//! **1. Say how to connect.** A [`Harness`] gives out new clients of one store, and, if it can,
-//! sets a fence counter.
+//! **1. Say how to connect.** A [`Harness`] connects new clients to one store, and, if it can, sets a
+//! fence counter.
 //!
 //! **2. Write one line.** In the backend crate's `tests/conformance.rs`:
 //!
@@ -15,15 +17,15 @@
 //! # mod tests {
 //! use syncguard_conformance::Harness;
 //! use syncguard_core::LockError;
-//! use syncguard_memory::{MemoryBackend, MemoryStore};
+//! use syncguard_memory::MemoryBackend;
 //!
 //! #[derive(Default)]
-//! struct MyHarness(MemoryStore);
+//! struct MyHarness(MemoryBackend);
 //!
 //! impl Harness for MyHarness {
 //!     type Backend = MemoryBackend;
 //!     async fn connect(&self) -> Result<MemoryBackend, LockError> {
-//!         Ok(MemoryBackend::new(self.0.clone()))
+//!         Ok(self.0.clone())
 //!     }
 //! }
 //!
@@ -35,20 +37,21 @@
 //! version of this crate brings new cases without a change to that line. The page of a case, under
 //! [`cases`](mod@cases), says what it proves.
 //!
-//! **3. Keep it green.** The suite is a condition of going live, not a goal: each clause stands
-//! for a way in which locks have failed.
+//! **3. Keep it green.** Each clause stands for a way in which locks have failed. Do not go live
+//! before all cases pass.
 //!
 //! # What it asks of the store
 //!
-//! - Nothing is wiped, and every case uses keys of a random namespace: the store may be shared, in
-//!   use, and under several runs at once. Only the keys `.` and `..` are taken bare, for a moment.
-//! - Cases run side by side. Many sleep through an expiry, so a run takes the time of the longest
-//!   rather than the sum; with eight at once, well under a minute on a store nearby. [`run()`] does that; the tests of
-//!   [`suite!`] run as many at once as the machine has cores, unless told:
+//! - The suite deletes nothing, and every case uses keys of a random namespace: the store may be
+//!   shared, in use, and under several runs at once. Only the keys `.` and `..` are used as they are,
+//!   for a moment.
+//! - Cases run concurrently. Many sleep through an expiry, so a run takes the time of the longest
+//!   rather than the sum: with eight at once, well under a minute on a store nearby. [`run()`] does
+//!   that; the tests of [`suite!`] run as many at once as the machine has cores, unless told:
 //!   `cargo test -- --test-threads=8`.
-//! - The machine may be slow. "Before the expiry" is claimed only of answers that came in time by
-//!   the local monotonic clock, else the case tries again with a longer TTL. The store's clock and
-//!   the client's are never compared.
+//! - The machine may be slow. A case claims "before the expiry" only of answers that arrived before it
+//!   by the local monotonic clock, else it tries again with a longer TTL. It never compares the store's
+//!   clock with the client's.
 //! - Between expiry and expiry + 1000 ms a backend may count a lease as live or as dead (clause
 //!   E3); the suite accepts either.
 //!
@@ -56,10 +59,10 @@
 //!
 //! Not a pass. The case was not run, for a reason that it states:
 //!
-//! - *the backend has no fences*: its fence type is [`NoFence`](syncguard_core::NoFence). Holders
-//!   of its locks cannot be told apart by a resource; its documentation should say so.
-//! - *the harness cannot set a fence counter*: implement [`Harness::set_fence_counter`]. Until
-//!   then nobody has shown what happens at the end of the counter.
+//! - *the backend has no fences*: its fence type is [`NoFence`](syncguard_core::backend::NoFence). A
+//!   resource cannot tell its holders apart; its documentation should say so.
+//! - *the harness cannot set a fence counter*: implement [`Harness::set_fence_counter`]. Until then
+//!   nothing shows what happens at the end of the counter.
 //!
 //! # Publishing a report
 //!
@@ -74,8 +77,8 @@
 //!
 //! # #[tokio::main] async fn main() -> Result<(), serde_json::Error> {
 //! let options = RunOptions::new()
-//!     .with_filter("release::")
-//!     .with_on_case(|case| eprintln!("{} {}", case.status, case.name));
+//!     .filter("release::")
+//!     .on_case(|case| eprintln!("{} {}", case.status, case.name));
 //! let report = run(Arc::new(MemoryHarness::default()), options).await;
 //! println!("{report}");
 //! println!("{}", serde_json::to_string_pretty(&report)?);
@@ -93,20 +96,21 @@
 //! A case that failed or was skipped has a `detail` besides. `unproven` lists the clauses that the
 //! run leaves open: one of their cases failed, or all were skipped.
 //!
-//! # What it was tried on
+//! # What it was tested on
 //!
-//! On the four stores of this workspace, which pass, and on backends that are broken on purpose,
-//! each in one way. The page [`mutants`](mod@mutants) shows them all: which clause each breaks, and
-//! the case that refuses it.
+//! On the stores of this workspace, which pass, and on backends that are broken on purpose, each in
+//! one way. The page [`mutants`](mod@mutants) lists them: which clause each breaks, and which case
+//! fails it.
 //!
 //! # What it cannot show
 //!
-//! Whatever needs the store's own means: restarts, lost connections, foreign data under a key.
-//! Those belong in the backend's own tests.
+//! Whatever needs the store's own means: restarts, lost connections, foreign data under a key. Those
+//! belong in the backend's own tests.
 
 mod bench;
 mod capture;
 pub mod cases;
+mod client;
 mod clock;
 mod harness;
 mod keyspace;
@@ -122,6 +126,7 @@ mod steps;
 mod suite;
 
 pub use crate::bench::Bench;
+pub use crate::client::Client;
 pub use crate::harness::Harness;
 pub use crate::outcome::{CaseResult, Failure, Outcome};
 pub use crate::registry::{CaseInfo, cases};

@@ -6,8 +6,8 @@ use std::task::Poll;
 
 /// Polls a future up to `times` times, as it is woken, and then drops it; its output if it came to
 /// an end before.
-pub(crate) async fn poll_times<F: Future>(times: usize, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
+pub(crate) async fn poll_times<F: IntoFuture>(times: usize, future: F) -> Option<F::Output> {
+    let mut future = pin!(future.into_future());
     let mut left = times;
     poll_fn(|context| {
         if left == 0 {

@@ -161,7 +161,7 @@ macro_rules! __for_each_case {
                 reads_change_nothing [L4]
                     "Reads move no expiry, use no fence and hold nothing.";
                 it_shows_hashes [L5]
-                    "Lookup shows the hashes of key and id, and otherwise what `lookup_raw` shows.";
+                    "Lookup shows the hashes of key and id, and otherwise what the raw lookup shows.";
                 clean_up_spares_live_locks_and_fences [F2 L4 E1]
                     "Whatever clears dead locks away spares live ones, and every fence counter.";
             }

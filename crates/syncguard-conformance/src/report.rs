@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use syncguard_core::{Capabilities, TimeAuthority, clauses};
+use syncguard_core::backend::{Capabilities, clauses};
 
 /// How a case ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -83,10 +83,7 @@ impl Report {
         Self {
             backend: backend.map(|backend| backend.backend),
             supports_fencing: backend.map(|backend| backend.supports_fencing),
-            time_authority: backend.map(|backend| match backend.time_authority {
-                TimeAuthority::Server => "server",
-                TimeAuthority::Client => "client",
-            }),
+            time_authority: backend.map(|backend| backend.time_authority.as_str()),
             suite_version: env!("CARGO_PKG_VERSION"),
             passed: count(Status::Passed),
             failed: count(Status::Failed),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use syncguard_core::{Capabilities, LockBackend as _};
+use syncguard_core::backend::{Capabilities, LockBackend as _};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::registry::{Case, registry};
@@ -50,28 +50,28 @@ impl RunOptions {
 
     /// How many cases run side by side; at least one. Default: 8.
     #[must_use]
-    pub fn with_concurrency(mut self, concurrency: usize) -> Self {
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.concurrency = concurrency.max(1);
         self
     }
 
     /// After how long a case counts as failed. Default: 120 s.
     #[must_use]
-    pub fn with_case_timeout(mut self, timeout: Duration) -> Self {
+    pub fn case_timeout(mut self, timeout: Duration) -> Self {
         self.case_timeout = timeout;
         self
     }
 
     /// Runs only the cases whose name contains this text. Default: all.
     #[must_use]
-    pub fn with_filter(mut self, part_of_name: impl Into<String>) -> Self {
+    pub fn filter(mut self, part_of_name: impl Into<String>) -> Self {
         self.filter = Some(part_of_name.into());
         self
     }
 
     /// Called as each case ends, in the order in which they end. Default: nothing.
     #[must_use]
-    pub fn with_on_case(mut self, callback: impl Fn(&CaseReport) + Send + Sync + 'static) -> Self {
+    pub fn on_case(mut self, callback: impl Fn(&CaseReport) + Send + Sync + 'static) -> Self {
         self.on_case = Some(Arc::new(callback));
         self
     }

@@ -7,14 +7,14 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use syncguard_core::backend::{AcquireResult, FenceToken, Grant, LockBackend, Lookup};
 use syncguard_core::{
-    AcquireResult, ErrorCode, ExtendResult, Fence, FenceToken, Grant, LockBackend, LockError,
-    LockId, LockInfoDebug, LockKey, Lookup, ReleaseResult, Ttl,
+    ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl,
 };
 use tokio::task::JoinHandle;
 
-use crate::Failure;
 use crate::outcome::{require, same, step};
+use crate::{Client, Failure};
 
 /// A TTL that no case lives to see the end of.
 pub(crate) const LONG: Duration = Duration::from_secs(300);
@@ -35,7 +35,7 @@ pub(crate) fn ms(millis: u64) -> Duration {
 /// Takes a key that must be free, under a fresh id.
 #[track_caller]
 pub(crate) fn take<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     key: &LockKey,
     lasting: Duration,
 ) -> impl Future<Output = Result<Grant<B::Fence>, Failure>> {
@@ -45,7 +45,7 @@ pub(crate) fn take<B: LockBackend>(
 /// Takes a key that must be free, or held by this very id.
 #[track_caller]
 pub(crate) fn take_as<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     key: &LockKey,
     id: &LockId,
     lasting: Duration,
@@ -56,7 +56,9 @@ pub(crate) fn take_as<B: LockBackend>(
                 same("the id of the grant", grant.lock_id, *id)?;
                 Ok(grant)
             }
-            AcquireResult::Locked => Err(Failure::new("acquire: expected a grant, saw Locked")),
+            AcquireResult::Locked { .. } => {
+                Err(Failure::new("acquire: expected a grant, saw Locked"))
+            }
         }
     })
 }
@@ -64,7 +66,7 @@ pub(crate) fn take_as<B: LockBackend>(
 /// Asks for a key that somebody else must hold.
 #[track_caller]
 pub(crate) fn refused<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     key: &LockKey,
 ) -> impl Future<Output = Result<(), Failure>> {
     step(async move {
@@ -72,7 +74,7 @@ pub(crate) fn refused<B: LockBackend>(
             .acquire(key, &LockId::generate()?, ttl(LONG)?)
             .await?
         {
-            AcquireResult::Locked => Ok(()),
+            AcquireResult::Locked { .. } => Ok(()),
             AcquireResult::Acquired(_) => Err(Failure::new(
                 "acquire of a held key: expected Locked, saw a grant",
             )),
@@ -83,7 +85,7 @@ pub(crate) fn refused<B: LockBackend>(
 /// Releases a lock that must be held.
 #[track_caller]
 pub(crate) fn give_back<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     id: &LockId,
 ) -> impl Future<Output = Result<(), Failure>> {
     step(async move {
@@ -99,7 +101,7 @@ pub(crate) fn give_back<B: LockBackend>(
 /// Releases what must not be held.
 #[track_caller]
 pub(crate) fn not_released<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     id: &LockId,
 ) -> impl Future<Output = Result<(), Failure>> {
     step(async move {
@@ -115,13 +117,13 @@ pub(crate) fn not_released<B: LockBackend>(
 /// Extends a lock that must be held; gives the store's new expiry.
 #[track_caller]
 pub(crate) fn renew<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     id: &LockId,
     lasting: Duration,
 ) -> impl Future<Output = Result<i64, Failure>> {
     step(async move {
         match client.extend(id, ttl(lasting)?).await? {
-            ExtendResult::Extended { expires_at_ms } => Ok(expires_at_ms),
+            ExtendResult::Extended { expires_at_ms, .. } => Ok(expires_at_ms),
             ExtendResult::NotHeld { .. } => {
                 Err(Failure::new("extend: expected Extended, saw NotHeld"))
             }
@@ -132,7 +134,7 @@ pub(crate) fn renew<B: LockBackend>(
 /// Extends what must not be held.
 #[track_caller]
 pub(crate) fn not_renewed<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     id: &LockId,
 ) -> impl Future<Output = Result<(), Failure>> {
     step(async move {
@@ -148,7 +150,7 @@ pub(crate) fn not_renewed<B: LockBackend>(
 /// The lock on a key that `id` must hold, by whatever way one asks.
 #[track_caller]
 pub(crate) fn held<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     key: &LockKey,
     id: &LockId,
 ) -> impl Future<Output = Result<LockInfoDebug<B::Fence>, Failure>> {
@@ -174,7 +176,7 @@ pub(crate) fn held<B: LockBackend>(
 /// Fails unless nobody holds the key, by either way of asking.
 #[track_caller]
 pub(crate) fn free<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     key: &LockKey,
 ) -> impl Future<Output = Result<(), Failure>> {
     step(async move {
@@ -192,7 +194,7 @@ pub(crate) fn free<B: LockBackend>(
 /// Fails unless the id holds nothing, by any way of asking.
 #[track_caller]
 pub(crate) fn holds_nothing<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     id: &LockId,
 ) -> impl Future<Output = Result<(), Failure>> {
     step(async move {
@@ -208,7 +210,7 @@ pub(crate) fn holds_nothing<B: LockBackend>(
 /// Waits for a key to become free by what goes on in the background, well before its TTL.
 #[track_caller]
 pub(crate) fn soon_free<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     key: &LockKey,
 ) -> impl Future<Output = Result<(), Failure>> {
     step(async move {
@@ -232,7 +234,7 @@ pub(crate) fn fence_of<F: FenceToken>(grant: &Grant<F>) -> Option<u64> {
 /// Takes a key and gives it back; the fence of that grant.
 #[track_caller]
 pub(crate) fn next_fence<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     key: &LockKey,
 ) -> impl Future<Output = Result<Option<u64>, Failure>> {
     step(async move {
@@ -245,7 +247,7 @@ pub(crate) fn next_fence<B: LockBackend>(
 /// By how much the key's fence rises from one grant to the next when nothing else goes on.
 #[track_caller]
 pub(crate) fn fence_step<B: LockBackend>(
-    client: &B,
+    client: &Client<B>,
     key: &LockKey,
 ) -> impl Future<Output = Result<Option<u64>, Failure>> {
     step(async move {
@@ -293,7 +295,7 @@ pub(crate) fn join<T>(
 pub(crate) fn fails_with<T>(
     what: &str,
     code: ErrorCode,
-    operation: impl Future<Output = Result<T, LockError>>,
+    operation: impl IntoFuture<Output = Result<T, LockError>>,
 ) -> impl Future<Output = Result<LockError, Failure>> {
     step(async move {
         match operation.await {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use syncguard_conformance::cases;
-use syncguard_core::clauses;
+use syncguard_core::backend::clauses;
 
 #[test]
 fn every_clause_of_the_contract_has_a_case() {

@@ -8,16 +8,17 @@ use std::sync::{Arc, Mutex};
 use harness::MemoryHarness;
 use serde_json::{Value, json};
 use syncguard_conformance::{Harness, Report, RunOptions, Status, cases, run};
-use syncguard_core::{
-    AcquireResult, Capabilities, ErrorCode, ExtendResult, Grant, LockBackend, LockError, LockId,
-    LockInfoDebug, LockKey, Lookup, Managed, NoFence, ReleaseResult, TimeAuthority, Ttl, clauses,
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, Grant, LockBackend, LookupRequest,
+    NoFence, ReleaseRequest, TimeAuthority, clauses,
 };
-use syncguard_memory::{MemoryBackend, MemoryStore};
+use syncguard_core::{ErrorCode, ExtendResult, LockError, LockInfoDebug, LockKey, ReleaseResult};
+use syncguard_memory::MemoryBackend;
 
 async fn run_some<H: Harness + Default>(part_of_name: &str) -> Report {
     run(
         Arc::new(H::default()),
-        RunOptions::new().with_filter(part_of_name),
+        RunOptions::new().filter(part_of_name),
     )
     .await
 }
@@ -27,8 +28,8 @@ async fn a_run_has_every_case_in_order_and_reports_each_as_it_ends() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&seen);
     let options = RunOptions::new()
-        .with_concurrency(32)
-        .with_on_case(move |case| told.lock().unwrap().push(case.name));
+        .concurrency(32)
+        .on_case(move |case| told.lock().unwrap().push(case.name));
     let report = run(Arc::new(MemoryHarness::default()), options).await;
     let names: Vec<_> = report.cases.iter().map(|case| case.name).collect();
     let listed: Vec<_> = cases().into_iter().map(|case| case.name).collect();
@@ -67,12 +68,12 @@ async fn the_json_has_the_published_shape() {
 
 /// A store with nothing to set a fence counter by.
 #[derive(Default)]
-struct Plain(MemoryStore);
+struct Plain(MemoryBackend);
 
 impl Harness for Plain {
     type Backend = MemoryBackend;
     async fn connect(&self) -> Result<MemoryBackend, LockError> {
-        Ok(MemoryBackend::new(self.0.clone()))
+        Ok(self.0.clone())
     }
 }
 
@@ -183,8 +184,8 @@ impl Harness for Hanging {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_case_without_end_is_a_failure_of_that_case() {
     let options = RunOptions::new()
-        .with_filter("release::again")
-        .with_case_timeout(std::time::Duration::from_millis(50));
+        .filter("release::again")
+        .case_timeout(std::time::Duration::from_millis(50));
     let report = run(Arc::new(Hanging), options).await;
     assert_eq!(report.failed, 1);
     assert!(
@@ -193,9 +194,9 @@ async fn a_case_without_end_is_a_failure_of_that_case() {
     );
 }
 
-/// The memory store without its fences.
+/// The memory backend without its fences.
 #[derive(Debug, Clone, Default)]
-struct Unfenced(MemoryStore);
+struct Unfenced(MemoryBackend);
 
 impl LockBackend for Unfenced {
     type Fence = NoFence;
@@ -206,42 +207,36 @@ impl LockBackend for Unfenced {
 
     async fn acquire(
         &self,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
+        request: AcquireRequest<'_>,
     ) -> Result<AcquireResult<NoFence>, LockError> {
-        Ok(match self.0.acquire(key, id, ttl).await?.granted() {
-            Some(grant) => AcquireResult::Acquired(Grant {
-                lock_id: grant.lock_id,
-                expires_at_ms: grant.expires_at_ms,
-                fence: NoFence,
-            }),
-            None => AcquireResult::Locked,
-        })
+        let granted = self.0.acquire(request).await?.granted();
+        Ok(granted.map_or(AcquireResult::locked(), |grant| {
+            AcquireResult::Acquired(Grant::new(grant.lock_id, grant.expires_at_ms, NoFence))
+        }))
     }
 
-    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
-        self.0.release(id).await
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
+        self.0.release(request).await
     }
 
-    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
-        self.0.extend(id, ttl).await
-    }
-
-    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
-        self.0.is_locked(key).await
+    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
+        self.0.extend(request).await
     }
 
     async fn lookup_raw(
         &self,
-        by: Lookup<'_>,
+        request: LookupRequest<'_>,
     ) -> Result<Option<LockInfoDebug<NoFence>>, LockError> {
-        Ok(self.0.lookup_raw(by).await?.map(|info| LockInfoDebug {
-            key: info.key,
-            lock_id: info.lock_id,
-            expires_at_ms: info.expires_at_ms,
-            acquired_at_ms: info.acquired_at_ms,
-            fence: NoFence,
+        let found = self.0.lookup_raw(request).await?;
+        Ok(found.map(|info| {
+            let (expires_at_ms, acquired_at_ms) = (info.expires_at_ms, info.acquired_at_ms);
+            LockInfoDebug::new(
+                info.key,
+                info.lock_id,
+                expires_at_ms,
+                acquired_at_ms,
+                NoFence,
+            )
         }))
     }
 }
@@ -250,15 +245,15 @@ impl LockBackend for Unfenced {
 struct UnfencedHarness(Unfenced);
 
 impl Harness for UnfencedHarness {
-    type Backend = Managed<Unfenced>;
-    async fn connect(&self) -> Result<Managed<Unfenced>, LockError> {
-        Ok(Managed::new(self.0.clone()))
+    type Backend = Unfenced;
+    async fn connect(&self) -> Result<Unfenced, LockError> {
+        Ok(self.0.clone())
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_without_fences_conforms_and_its_fencing_cases_are_skipped() {
-    let options = RunOptions::new().with_concurrency(32);
+    let options = RunOptions::new().concurrency(32);
     let report = run(Arc::new(UnfencedHarness::default()), options).await;
     assert!(report.is_success(), "{report}");
     for case in &report.cases {

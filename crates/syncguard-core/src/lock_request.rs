@@ -78,6 +78,7 @@ pub enum Attempt<F: FenceToken = Fence> {
 
 impl<F: FenceToken> Attempt<F> {
     /// The guard, if the lock is held.
+    #[must_use]
     pub fn acquired(self) -> Option<LockGuard<F>> {
         match self {
             Self::Acquired(guard) => Some(guard),

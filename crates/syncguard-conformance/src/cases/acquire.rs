@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use syncguard_core::{
-    AcquireResult, ErrorCode, LockBackend as _, LockId, LockOptions, Ttl, acquire, extend, lock,
-};
+use syncguard_core::{ErrorCode, LockId, Ttl};
 
 use crate::clock::{StoreClock, counted_between};
 use crate::outcome::{require, same};
@@ -282,7 +280,8 @@ pub async fn ttls_are_exact<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// The shortest TTLs are granted like others, or found to have run out on the way.
 ///
-/// Proves T1. No lease with nothing left is returned: the policy gives it back and says so.
+/// Proves T1. By `Locks` no lease with nothing left is returned: it is released, and the error
+/// says so.
 pub async fn the_shortest_ttls_are_granted<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let clock = StoreClock::new(&bench).await?;
@@ -290,22 +289,18 @@ pub async fn the_shortest_ttls_are_granted<H: Harness>(bench: Bench<H>) -> CaseR
         let (key, id) = (bench.key(&format!("short:{millis}"))?, LockId::generate()?);
         let lasting = Duration::from_millis(millis);
         let before_ms = clock.now_ms().await?;
-        let answer = client.acquire(&key, &id, ttl(lasting)?).await;
-        let after_ms = clock.now_ms().await?;
-        match answer {
-            Ok(AcquireResult::Acquired(grant)) => {
-                counted_between(
-                    "a grant",
-                    grant.expires_at_ms,
-                    lasting,
-                    (before_ms, after_ms),
-                )?;
-            }
-            Ok(AcquireResult::Locked) => {
+        let grant = take_as(&client, &key, &id, lasting).await?;
+        let times = (before_ms, clock.now_ms().await?);
+        counted_between("a grant", grant.expires_at_ms, lasting, times)?;
+
+        let late = bench.key(&format!("late:{millis}"))?;
+        match client.locks().try_lock(&late).ttl(lasting).await {
+            Ok(Some(_)) => {}
+            Ok(None) => {
                 return Err(Failure::new("a free key: expected a grant, saw Locked"));
             }
             Err(error) => same(
-                "the answer that came after the lease had run out",
+                "a grant that came after its lease had expired",
                 (error.code(), error.outcome_unknown()),
                 (ErrorCode::NetworkTimeout, true),
             )?,
@@ -328,7 +323,7 @@ pub async fn fractions_round_up<H: Harness>(bench: Bench<H>) -> CaseResult {
         (999_999, 20_001),
     ] {
         let lasting = Duration::from_secs(20) + Duration::from_nanos(nanos);
-        let guard = acquire(&client, &key, lasting).await?;
+        let guard = client.locks().try_lock(&key).ttl(lasting).await?;
         let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
         let info = held(&client, &key, guard.lock_id()).await?;
         same(
@@ -365,10 +360,14 @@ pub async fn bad_ttls_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
         Duration::MAX,
     ] {
         let code = ErrorCode::InvalidArgument;
-        fails_with("acquire", code, acquire(&client, &key, lasting)).await?;
-        fails_with("extend", code, extend(&client, holder.lock_id, lasting)).await?;
-        let options = LockOptions::new().with_ttl(lasting);
-        fails_with("lock", code, lock(&client, &key, options, async |_| ())).await?;
+        fails_with("acquire", code, client.locks().try_lock(&key).ttl(lasting)).await?;
+        fails_with(
+            "extend",
+            code,
+            client.locks().extend(holder.lock_id, lasting),
+        )
+        .await?;
+        fails_with("lock", code, client.locks().lock(&key).ttl(lasting)).await?;
         free(&client, &key).await?;
     }
     let after = next_fence(&client, &key).await?;

@@ -3,10 +3,7 @@
 use std::future::pending;
 use std::time::Instant;
 
-use syncguard_core::{
-    AutoExtend, ErrorCode, LockBackend as _, LockError, LockOptions, Receipt, acquire, lock,
-    release,
-};
+use syncguard_core::{AutoExtend, ErrorCode, Lease, LockError, LockOptions, Receipt};
 
 use crate::clock::{LIFETIMES, too_slow};
 use crate::outcome::{require, same};
@@ -21,25 +18,21 @@ pub async fn a_section_outlives_its_ttl<H: Harness>(bench: Bench<H>) -> CaseResu
     let key = bench.key("kept")?;
     for lasting in LIFETIMES {
         let options = LockOptions::new()
-            .with_ttl(lasting)
-            .with_auto_extend(AutoExtend::new());
-        let kept = lock(
-            &client,
-            &key,
-            options,
-            async |lease| -> Result<(), Failure> {
-                let end = Instant::now() + lasting * 3;
-                while Instant::now() < end {
-                    tokio::time::sleep(lasting / 4).await;
-                    let attempt = acquire(&other, &key, LONG).await?;
-                    require(
-                        attempt.is_none() || !lease.is_valid(),
-                        "a key whose lease is kept: expected Locked for others, saw a grant",
-                    )?;
-                }
-                Ok(())
-            },
-        );
+            .ttl(lasting)
+            .auto_extend(AutoExtend::new());
+        let section = async |lease: Lease<_>| -> Result<(), Failure> {
+            let end = Instant::now() + lasting * 3;
+            while Instant::now() < end {
+                tokio::time::sleep(lasting / 4).await;
+                let attempt = other.locks().try_lock(&key).ttl(LONG).await?;
+                require(
+                    attempt.is_none() || !lease.is_valid(),
+                    "a key whose lease is kept: expected Locked for others, saw a grant",
+                )?;
+            }
+            Ok(())
+        };
+        let kept = client.locks().lock(&key).options(&options).run(section);
         match kept.await {
             // A machine or a store too slow to renew in time: that was noticed, as it should be.
             Err(error) if error.code() == ErrorCode::LockLost => {
@@ -64,11 +57,14 @@ pub async fn a_lock_taken_away_is_lost<H: Harness>(bench: Bench<H>) -> CaseResul
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("taken")?;
     let options = LockOptions::new()
-        .with_ttl(ms(3_000))
-        .with_auto_extend(AutoExtend::new());
+        .ttl(ms(3_000))
+        .auto_extend(AutoExtend::new());
     let successor = std::sync::Mutex::new(None);
-    let outcome: Result<Receipt<Result<(), Failure>>, LockError> =
-        lock(&client, &key, options, async |lease| {
+    let outcome: Result<Receipt<Result<(), Failure>>, LockError> = client
+        .locks()
+        .lock(&key)
+        .options(&options)
+        .run(async |lease| {
             give_back(&other, lease.lock_id()).await?;
             let grant = take(&other, &key, LONG).await?;
             if let Ok(mut successor) = successor.lock() {
@@ -103,20 +99,20 @@ pub async fn released_locks_stay_released<H: Harness>(bench: Bench<H>) -> CaseRe
         let client = client.clone();
         tokio::spawn(async move {
             for round in 0..8_u64 {
-                let guard = match acquire(&client, &key, ms(300)).await {
+                let guard = match client.locks().try_lock(&key).ttl(ms(300)).await {
                     Err(error) if error.outcome_unknown() => {
                         soon_free(&client, &key).await?;
                         continue;
                     }
                     guard => guard?.ok_or_else(|| Failure::new("a free key: expected a guard"))?,
                 };
-                let guard = guard.with_auto_extend(AutoExtend::new());
+                let guard = guard.auto_extend(AutoExtend::new());
                 // Up to and around the first two renewals.
                 tokio::time::sleep(ms(60 + (worker * 8 + round) * 7 % 170)).await;
                 let id = *guard.lock_id();
                 let _ = guard.release().await?;
                 not_renewed(&client, &id).await?;
-                let again = release(&client, id).await?;
+                let again = client.release(&id).await?;
                 same("a second release", again.is_released(), false)?;
                 soon_free(&client, &key).await?;
             }
@@ -135,10 +131,15 @@ pub async fn the_longest_hold_ends<H: Harness>(bench: Bench<H>) -> CaseResult {
     let key = bench.key("hanging")?;
     let (lasting, longest) = (ms(600), ms(1_500));
     let options = LockOptions::new()
-        .with_ttl(lasting)
-        .with_auto_extend(AutoExtend::new().with_max_hold(longest));
+        .ttl(lasting)
+        .auto_extend(AutoExtend::new().max_hold(longest));
     let begun = Instant::now();
-    let outcome = lock(&client, &key, options, async |_| pending::<()>().await).await;
+    let outcome = client
+        .locks()
+        .lock(&key)
+        .options(&options)
+        .run(async |_| pending::<()>().await)
+        .await;
     let code = outcome.err().map(|error| error.code());
     same(
         "the code of a hold that ended",

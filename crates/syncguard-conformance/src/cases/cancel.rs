@@ -5,16 +5,13 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use syncguard_core::{
-    Cancellable as _, CancellationToken, ErrorCode, LockBackend as _, LockId, LockOptions, Lookup,
-    ManagedBackend as _, acquire, lock,
-};
+use syncguard_core::{CancellationToken, ErrorCode, LockOptions};
 
 use crate::outcome::{require, same};
 use crate::polling::{poll_once, poll_times};
 use crate::steps::{
-    LONG, SOON, fails_with, fence_step, free, give_back, held, holds_nothing, join, ms, next_fence,
-    refused, rise, take, ttl,
+    LONG, SOON, fails_with, fence_step, free, give_back, held, join, ms, next_fence, refused, rise,
+    take, ttl,
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
@@ -29,7 +26,9 @@ pub async fn an_acquire_dropped_at_any_poll_leaves_no_lock<H: Harness>(
     let attempts = keys.iter().cloned().enumerate().map(|(index, key)| {
         let client = client.clone();
         tokio::spawn(async move {
-            if let Some(guard) = poll_times(index % 12, acquire(&client, &key, LONG)).await {
+            if let Some(guard) =
+                poll_times(index % 12, client.locks().try_lock(&key).ttl(LONG)).await
+            {
                 let guard = guard?.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
                 same("the release", guard.release().await?.is_released(), true)?;
             }
@@ -37,7 +36,7 @@ pub async fn an_acquire_dropped_at_any_poll_leaves_no_lock<H: Harness>(
         })
     });
     join(attempts).await?;
-    client.drain(SOON).await?;
+    client.locks().drain(SOON).await?;
     // What a driver had queued would come now.
     tokio::time::sleep(ms(1_500)).await;
     for key in &keys {
@@ -59,7 +58,7 @@ pub async fn acquires_in_random_timeouts_leave_no_lock<H: Harness>(bench: Bench<
         tokio::spawn(async move {
             for _ in 0..20 {
                 let within = Duration::from_micros(random_up_to(8_000)?);
-                let attempt = acquire(&client, &key, LONG);
+                let attempt = client.locks().try_lock(&key).ttl(LONG);
                 if let Ok(guard) = tokio::time::timeout(within, attempt).await
                     && let Some(guard) = guard?
                 {
@@ -70,7 +69,7 @@ pub async fn acquires_in_random_timeouts_leave_no_lock<H: Harness>(bench: Bench<
         })
     });
     join(tasks).await?;
-    client.drain(SOON).await?;
+    client.locks().drain(SOON).await?;
     for key in &keys {
         free(&other, key).await?;
     }
@@ -88,14 +87,14 @@ pub async fn a_dropped_contender_does_not_disturb_the_holder<H: Harness>(
     let grant = take(&client, &key, LONG).await?;
     let before = held(&client, &key, &grant.lock_id).await?;
     for polls in 0..12 {
-        if let Some(guard) = poll_times(polls, acquire(&other, &key, LONG)).await {
+        if let Some(guard) = poll_times(polls, other.locks().try_lock(&key).ttl(LONG)).await {
             require(
                 guard?.is_none(),
                 "acquire of a held key: expected None, saw a guard",
             )?;
         }
     }
-    other.drain(SOON).await?;
+    other.locks().drain(SOON).await?;
     let after = held(&client, &key, &grant.lock_id).await?;
     same("the holder's lock", after, before)?;
     give_back(&client, &grant.lock_id).await?;
@@ -107,54 +106,35 @@ pub async fn a_dropped_contender_does_not_disturb_the_holder<H: Harness>(
 /// Proves C2. Every operation; no lock, no fence used, no lock lost.
 pub async fn a_cancelled_token_leaves_no_trace<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
-    let (key, held_key, id) = (bench.key("free")?, bench.key("held")?, LockId::generate()?);
+    let (key, held_key) = (bench.key("free")?, bench.key("held")?);
     let step = fence_step(&client, &key).await?;
     let fence = next_fence(&client, &key).await?;
     let grant = take(&client, &held_key, LONG).await?;
-    let before = held(&client, &held_key, &grant.lock_id).await?;
+    let (holder, lasting) = (&grant.lock_id, LONG * 2);
+    let before = held(&client, &held_key, holder).await?;
     let token = CancellationToken::new();
     token.cancel();
-    let (code, holder, lasting) = (ErrorCode::Aborted, &grant.lock_id, ttl(LONG * 2)?);
-    let error = fails_with(
-        "acquire",
-        code,
-        client.acquire(&key, &id, lasting).cancelled_by(&token),
-    )
-    .await?;
+    let (locks, code) = (client.locks(), ErrorCode::Aborted);
+    let attempt = locks.try_lock(&key).cancel_on(&token);
+    let error = fails_with("acquire", code, attempt).await?;
     same(
         "outcome_unknown of what was not begun",
         error.outcome_unknown(),
         false,
     )?;
-    fails_with(
-        "acquire",
-        code,
-        acquire(&client, &key, LONG).cancelled_by(&token),
-    )
-    .await?;
-    fails_with("release", code, client.release(holder).cancelled_by(&token)).await?;
-    fails_with(
-        "extend",
-        code,
-        client.extend(holder, lasting).cancelled_by(&token),
-    )
-    .await?;
-    fails_with(
-        "is_locked",
-        code,
-        client.is_locked(&held_key).cancelled_by(&token),
-    )
-    .await?;
-    let lookup = client
-        .lookup_raw(Lookup::Key(&held_key))
-        .cancelled_by(&token);
+    let section = locks.lock(&key).cancel_on(&token).run(async |_| ());
+    fails_with("lock", code, section).await?;
+    let release = locks.release(holder).cancel_on(&token);
+    fails_with("release", code, release).await?;
+    let extend = locks.extend(holder, lasting).cancel_on(&token);
+    fails_with("extend", code, extend).await?;
+    let question = locks.is_locked(&held_key).cancel_on(&token);
+    fails_with("is_locked", code, question).await?;
+    let lookup = locks.get_by_key(&held_key).cancel_on(&token);
     fails_with("lookup", code, lookup).await?;
-    let options = LockOptions::new().with_cancellation(token.clone());
-    fails_with("lock", code, lock(&client, &key, options, async |_| ())).await?;
 
-    client.drain(SOON).await?;
+    client.locks().drain(SOON).await?;
     free(&client, &key).await?;
-    holds_nothing(&client, &id).await?;
     let next = next_fence(&client, &key).await?;
     same(
         "rise of the fence across aborted acquires",
@@ -174,8 +154,9 @@ pub async fn a_token_cancelled_in_flight_aborts_at_once<H: Harness>(bench: Bench
     let client = bench.client().await?;
     let keys = bench.keys("in-flight", 12)?;
     for (index, key) in keys.iter().enumerate() {
-        let (token, id, lasting) = (CancellationToken::new(), LockId::generate()?, ttl(LONG)?);
-        let mut attempt = pin!(client.acquire(key, &id, lasting).cancelled_by(&token));
+        let token = CancellationToken::new();
+        let attempt = client.locks().try_lock(key).ttl(LONG).cancel_on(&token);
+        let mut attempt = pin!(attempt.into_future());
         let mut answer = Poll::Pending;
         for _ in 0..=index % 3 {
             answer = poll_once(attempt.as_mut()).await;
@@ -183,27 +164,28 @@ pub async fn a_token_cancelled_in_flight_aborts_at_once<H: Harness>(bench: Bench
                 break;
             }
         }
-        if answer.is_pending() {
-            token.cancel();
-            match poll_once(attempt.as_mut()).await {
-                Poll::Ready(Err(error)) => {
-                    let seen = (error.code(), error.outcome_unknown());
-                    same("the aborted acquire", seen, (ErrorCode::Aborted, true))?;
-                }
-                Poll::Ready(Ok(_)) => {
-                    return Err(Failure::new(
-                        "after cancel: expected Aborted, saw an answer",
-                    ));
-                }
-                Poll::Pending => {
-                    return Err(Failure::new("after cancel: expected Aborted, saw it go on"));
-                }
+        if let Poll::Ready(guard) = answer {
+            let guard = guard?.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
+            same("the release", guard.release().await?.is_released(), true)?;
+            continue;
+        }
+        token.cancel();
+        match poll_once(attempt.as_mut()).await {
+            Poll::Ready(Err(error)) => {
+                let seen = (error.code(), error.outcome_unknown());
+                same("the aborted acquire", seen, (ErrorCode::Aborted, true))?;
             }
-        } else {
-            give_back(&client, &id).await?;
+            Poll::Ready(Ok(_)) => {
+                return Err(Failure::new(
+                    "after cancel: expected Aborted, saw an answer",
+                ));
+            }
+            Poll::Pending => {
+                return Err(Failure::new("after cancel: expected Aborted, saw it go on"));
+            }
         }
     }
-    client.drain(SOON).await?;
+    client.locks().drain(SOON).await?;
     for key in &keys {
         free(&client, key).await?;
     }
@@ -219,10 +201,10 @@ pub async fn a_cancelled_wait_ends_at_once<H: Harness>(bench: Bench<H>) -> CaseR
     let holder = take(&client, &key, LONG).await?;
     let token = CancellationToken::new();
     let options = LockOptions::new()
-        .with_timeout(LONG)
-        .with_retry_delay(LONG / 2)
-        .with_cancellation(token.clone());
-    let mut waiting = pin!(lock(&other, &key, options, async |_| ()));
+        .timeout(LONG)
+        .retry_delay(LONG / 2)
+        .cancel_on(&token);
+    let mut waiting = pin!(other.locks().lock(&key).options(&options).run(async |_| ()));
     // Until its first attempt was refused. On a slow store that is cancelled, which is as well.
     let waited = tokio::time::timeout(ms(100), waiting.as_mut()).await;
     same("a wait for a held key goes on", waited.is_err(), true)?;
@@ -232,7 +214,7 @@ pub async fn a_cancelled_wait_ends_at_once<H: Harness>(bench: Bench<H>) -> CaseR
     let expected = Poll::Ready(Some(ErrorCode::Aborted));
     same("a cancelled wait at its next poll", code, expected)?;
     give_back(&client, &holder.lock_id).await?;
-    other.drain(SOON).await?;
+    other.locks().drain(SOON).await?;
     free(&client, &key).await?;
     Ok(Outcome::Passed)
 }
@@ -249,19 +231,19 @@ pub async fn a_release_dropped_at_any_poll_frees_the_key<H: Harness>(
         let polls = index / 2;
         if index % 2 == 0 {
             let grant = take(&client, key, LONG).await?;
-            let release = client.release(&grant.lock_id);
+            let release = client.locks().release(grant.lock_id);
             if let Some(answer) = poll_times(polls + 1, release).await {
                 same("the release", answer?.is_released(), true)?;
             }
         } else {
-            let guard = acquire(&client, key, LONG).await?;
+            let guard = client.locks().try_lock(key).ttl(LONG).await?;
             let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
             if let Some(answer) = poll_times(polls, guard.release()).await {
                 same("the guard's release", answer?.is_released(), true)?;
             }
         }
     }
-    client.drain(SOON).await?;
+    client.locks().drain(SOON).await?;
     for key in &keys {
         free(&other, key).await?;
     }
@@ -275,7 +257,7 @@ pub async fn dropped_guards_free_their_keys<H: Harness>(bench: Bench<H>) -> Case
     let (client, other) = (bench.client().await?, bench.client().await?);
     let keys = bench.keys("dropped-guard", 9)?;
     for (index, key) in keys.iter().enumerate() {
-        let guard = acquire(&client, key, LONG).await?;
+        let guard = client.locks().try_lock(key).ttl(LONG).await?;
         let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
         match index % 3 {
             0 => drop(guard),
@@ -301,7 +283,7 @@ pub async fn dropped_guards_free_their_keys<H: Harness>(bench: Bench<H>) -> Case
             }
         }
     }
-    client.drain(SOON).await?;
+    client.locks().drain(SOON).await?;
     for key in &keys {
         free(&other, key).await?;
     }
@@ -314,11 +296,15 @@ pub async fn dropped_guards_free_their_keys<H: Harness>(bench: Bench<H>) -> Case
 pub async fn a_section_that_ends_early_frees_its_key<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (panics, dropped) = (bench.key("panics")?, bench.key("dropped")?);
-    let options = || LockOptions::new().with_ttl(LONG);
+    let options = || LockOptions::new().ttl(LONG);
     let (holder, key) = (client.clone(), panics.clone());
     let section = tokio::spawn(async move {
         let section = async |_| resume_unwind(Box::new("the section's own"));
-        lock::<_, _, _, ()>(&holder, &key, options(), section)
+        holder
+            .locks()
+            .lock(&key)
+            .options(&options())
+            .run(section)
             .await
             .map(drop)
     });
@@ -329,12 +315,16 @@ pub async fn a_section_that_ends_early_frees_its_key<H: Harness>(bench: Bench<H>
         true,
     )?;
 
-    let waits = lock(&client, &dropped, options(), async |_| {
-        std::future::pending::<()>().await;
-    });
+    let waits = client
+        .locks()
+        .lock(&dropped)
+        .options(&options())
+        .run(async |_| {
+            std::future::pending::<()>().await;
+        });
     let ended = tokio::time::timeout(ms(200), waits).await;
     same("a section without end was dropped", ended.is_err(), true)?;
-    client.drain(SOON).await?;
+    client.locks().drain(SOON).await?;
     free(&other, &panics).await?;
     free(&other, &dropped).await?;
     Ok(Outcome::Passed)

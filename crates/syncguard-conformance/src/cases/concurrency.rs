@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use syncguard_core::{
-    AcquireResult, LockBackend as _, LockId, LockOptions, ReleaseResult, acquire, lock,
-};
+use syncguard_core::backend::AcquireResult;
+use syncguard_core::{LockId, LockOptions, ReleaseResult};
 use tokio::sync::Barrier;
 
 use crate::clock::StoreClock;
@@ -158,18 +157,22 @@ pub async fn sections_never_overlap<H: Harness>(bench: Bench<H>) -> CaseResult {
         let (client, key, counter) = (client.clone(), key.clone(), Arc::clone(&counter));
         tokio::spawn(async move {
             let options = LockOptions::new()
-                .with_ttl(LONG)
-                .with_timeout(LONG)
-                .with_max_retries(1_000_000)
-                .with_backoff(syncguard_core::Backoff::Fixed)
-                .with_retry_delay(ms(10));
+                .ttl(LONG)
+                .timeout(LONG)
+                .max_retries(1_000_000)
+                .backoff(syncguard_core::Backoff::Fixed)
+                .retry_delay(ms(10));
             for _ in 0..SECTIONS {
-                let receipt = lock(&client, &key, options.clone(), async |_| {
-                    let seen = counter.load(Ordering::SeqCst);
-                    tokio::task::yield_now().await;
-                    counter.store(seen + 1, Ordering::SeqCst);
-                })
-                .await?;
+                let receipt = client
+                    .locks()
+                    .lock(&key)
+                    .options(&options)
+                    .run(async |_| {
+                        let seen = counter.load(Ordering::SeqCst);
+                        tokio::task::yield_now().await;
+                        counter.store(seen + 1, Ordering::SeqCst);
+                    })
+                    .await?;
                 same("overran", receipt.overran(), false)?;
             }
             Ok(())
@@ -380,7 +383,7 @@ pub async fn mixed_operations_give_no_errors<H: Harness>(bench: Bench<H>) -> Cas
                 match (task + round) % 4 {
                     0 => {
                         client.is_locked(&key).await?;
-                        syncguard_core::get_by_key(&client, &key).await?;
+                        client.locks().get_by_key(&key).await?;
                     }
                     1 => {
                         let unknown = LockId::generate()?;
@@ -392,7 +395,7 @@ pub async fn mixed_operations_give_no_errors<H: Harness>(bench: Bench<H>) -> Cas
                         )?;
                     }
                     _ => {
-                        if let Some(guard) = acquire(&client, &key, LONG).await? {
+                        if let Some(guard) = client.locks().try_lock(&key).ttl(LONG).await? {
                             let renewed = guard.extend(LONG).await?;
                             same("the extend", renewed.expires_at_ms().is_some(), true)?;
                             held(&client, &key, guard.lock_id()).await?;

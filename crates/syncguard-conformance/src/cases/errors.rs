@@ -5,11 +5,9 @@
 use std::error::Error;
 use std::fmt::Debug;
 
-use syncguard_core::{
-    Cancellable as _, CancellationToken, ErrorCode, FENCE_MAX, LockBackend as _, LockError, LockId,
-    LockOptions, Lookup, MAX_KEY_LENGTH_BYTES, ManagedBackend as _, Operation, acquire, extend,
-    get_by_id, get_by_key, is_locked, lock, release,
-};
+use syncguard_core::backend::{FENCE_MAX, Lookup, MAX_KEY_LENGTH_BYTES};
+use syncguard_core::observe::Operation;
+use syncguard_core::{CancellationToken, ErrorCode, Lease, LockError, LockId, LockOptions};
 use tracing::instrument::WithSubscriber as _;
 
 use crate::capture::Capture;
@@ -23,7 +21,7 @@ use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 pub async fn debug_of_values_shows_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let key = bench.key("secret")?;
-    let guard = acquire(&client, &key, LONG).await?;
+    let guard = client.locks().try_lock(&key).ttl(LONG).await?;
     let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
     let id = *guard.lock_id();
     let hidden = Hidden {
@@ -35,7 +33,7 @@ pub async fn debug_of_values_shows_no_identifier<H: Harness>(bench: Bench<H>) ->
     hidden.in_debug("the key", &key)?;
     hidden.in_debug("the id", &id)?;
     hidden.in_debug("the client while it holds", &client)?;
-    hidden.in_debug("the policy", client.policy())?;
+    hidden.in_debug("the locks", client.locks())?;
     hidden.in_debug("the capabilities", &client.capabilities())?;
     hidden.in_debug(
         "a replayed grant",
@@ -49,14 +47,15 @@ pub async fn debug_of_values_shows_no_identifier<H: Harness>(bench: Bench<H>) ->
     hidden.in_debug("an extend", &guard.extend(LONG).await?)?;
     for by in [Lookup::Key(&key), Lookup::Id(&id)] {
         hidden.in_debug("a lookup's question", &by)?;
-        hidden.in_debug("a lookup", &client.lookup(by).await?)?;
         hidden.in_debug("a raw lookup", &client.lookup_raw(by).await?)?;
     }
+    hidden.in_debug("a lookup", &client.locks().get_by_id(id).await?)?;
     hidden.in_debug("a release", &guard.release().await?)?;
-    let receipt = lock(&client, &key, LockOptions::new(), async |lease| {
-        format!("{lease:?}")
-    })
-    .await?;
+    let receipt = client
+        .locks()
+        .lock(&key)
+        .run(async |lease| format!("{lease:?}"))
+        .await?;
     hidden.in_debug("a receipt and its lease", &receipt)?;
     Ok(Outcome::Passed)
 }
@@ -76,31 +75,43 @@ pub async fn errors_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
     let refused = ErrorCode::InvalidArgument;
     let long = format!("{space}{}", "x".repeat(MAX_KEY_LENGTH_BYTES));
     for bad in [format!("{space}\0"), long] {
-        hidden.in_error(&fails_with("acquire", refused, acquire(&client, &bad, LONG)).await?)?;
-        hidden.in_error(&fails_with("is_locked", refused, is_locked(&client, &bad)).await?)?;
-        hidden.in_error(&fails_with("lookup", refused, get_by_key(&client, &bad)).await?)?;
+        hidden.in_error(
+            &fails_with("acquire", refused, client.locks().try_lock(&bad).ttl(LONG)).await?,
+        )?;
+        hidden
+            .in_error(&fails_with("is_locked", refused, client.locks().is_locked(&bad)).await?)?;
+        hidden.in_error(&fails_with("lookup", refused, client.locks().get_by_key(&bad)).await?)?;
     }
     let bad = format!("{}=", id.as_str());
-    hidden.in_error(&fails_with("release", refused, release(&client, &bad)).await?)?;
-    hidden.in_error(&fails_with("extend", refused, extend(&client, &bad, LONG)).await?)?;
-    hidden.in_error(&fails_with("lookup", refused, get_by_id(&client, &bad)).await?)?;
+    hidden.in_error(&fails_with("release", refused, client.locks().release(&bad)).await?)?;
+    hidden.in_error(&fails_with("extend", refused, client.locks().extend(&bad, LONG)).await?)?;
+    hidden.in_error(&fails_with("lookup", refused, client.locks().get_by_id(&bad)).await?)?;
     let too_long = LONG * 10_000_000;
-    hidden.in_error(&fails_with("acquire", refused, acquire(&client, &key, too_long)).await?)?;
-    hidden.in_error(&fails_with("extend", refused, extend(&client, id, too_long)).await?)?;
+    hidden.in_error(
+        &fails_with(
+            "acquire",
+            refused,
+            client.locks().try_lock(&key).ttl(too_long),
+        )
+        .await?,
+    )?;
+    hidden.in_error(&fails_with("extend", refused, client.locks().extend(id, too_long)).await?)?;
 
     let token = CancellationToken::new();
     token.cancel();
-    let aborted = client.release(&id).cancelled_by(&token);
+    let aborted = client.locks().release(id).cancel_on(&token);
     hidden.in_error(&fails_with("release", ErrorCode::Aborted, aborted).await?)?;
-    let options = LockOptions::new()
-        .with_timeout(ms(150))
-        .with_retry_delay(ms(20));
-    let waiting = lock(&client, &key, options, async |_| ());
+    let options = LockOptions::new().timeout(ms(150)).retry_delay(ms(20));
+    let waiting = client
+        .locks()
+        .lock(&key)
+        .options(&options)
+        .run(async |_| ());
     hidden.in_error(&fails_with("lock", ErrorCode::AcquisitionTimeout, waiting).await?)?;
     give_back(&client, &id).await?;
 
     if bench.has_fences() && bench.harness().set_fence_counter(&key, FENCE_MAX).await? {
-        let attempt = client.acquire(&key, &id, ttl(LONG)?);
+        let attempt = client.locks().try_lock(&key).attempt();
         hidden.in_error(&fails_with("acquire", ErrorCode::Internal, attempt).await?)?;
     }
     Ok(Outcome::Passed)
@@ -114,10 +125,10 @@ pub async fn a_wait_that_ran_out_says_how_it_went<H: Harness>(bench: Bench<H>) -
     let key = bench.key("secret")?;
     let grant = take(&client, &key, LONG).await?;
     let options = LockOptions::new()
-        .with_timeout(SOON)
-        .with_max_retries(3)
-        .with_retry_delay(ms(5));
-    let section = lock(&other, &key, options, async |_| ());
+        .timeout(SOON)
+        .max_retries(3)
+        .retry_delay(ms(5));
+    let section = other.locks().lock(&key).options(&options).run(async |_| ());
     let error = fails_with("lock", ErrorCode::AcquisitionTimeout, section).await?;
     let wait = error.wait();
     same("attempts", wait.map(|wait| wait.attempts), Some(4))?;
@@ -150,13 +161,13 @@ pub async fn events_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
             .await?;
         same("a contended attempt is Locked", contended.is_locked(), true)?;
         client.is_locked(&key).await?;
-        client.lookup(Lookup::Key(&key)).await?;
-        client.lookup(Lookup::Id(&id)).await?;
+        client.locks().get_by_key(&key).await?;
+        client.locks().get_by_id(id).await?;
         let _ = client.extend(&id, ttl(LONG)?).await?;
         let _ = client.release(&id).await?;
         let _ = client.release(&id).await?;
-        let section = async |lease: syncguard_core::Lease<_>| client.release(lease.lock_id()).await;
-        let overran = lock(&client, &key, LockOptions::new(), section).await?;
+        let section = async |lease: Lease<_>| client.release(lease.lock_id()).await;
+        let overran = client.locks().lock(&key).run(section).await?;
         same("overran", overran.overran(), true)?;
         if bench.has_fences()
             && bench
@@ -165,9 +176,10 @@ pub async fn events_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
                 .await?
         {
             // The first warns, the second fails.
-            let _ = client.acquire(&key, &id, ttl(LONG)?).await?;
-            let _ = client.release(&id).await?;
-            let attempt = client.acquire(&key, &id, ttl(LONG)?);
+            let last = client.locks().try_lock(&key).attempt().await?.acquired();
+            drop(last);
+            client.locks().drain(SOON).await?;
+            let attempt = client.locks().try_lock(&key).attempt();
             fails_with("acquire", ErrorCode::Internal, attempt).await?;
         }
         Ok::<_, Failure>(())

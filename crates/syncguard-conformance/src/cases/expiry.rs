@@ -5,7 +5,8 @@
 
 use std::time::Instant;
 
-use syncguard_core::{AcquireResult, LockBackend, LockId, LockKey, Lookup, TIME_TOLERANCE_MS};
+use syncguard_core::backend::{AcquireResult, LockBackend, Lookup, TIME_TOLERANCE_MS};
+use syncguard_core::{LockId, LockKey};
 
 use crate::clock::{Brief, LIFETIMES, StoreClock, take_briefly, too_slow};
 use crate::outcome::{require, same, step};
@@ -13,7 +14,7 @@ use crate::steps::{
     LONG, fence_of, free, give_back, held, join, ms, not_released, not_renewed, refused, renew,
     rise, take, take_as, ttl,
 };
-use crate::{Bench, CaseResult, Failure, Harness, Outcome};
+use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 /// Until it expires a lease is live: all reads say so and nobody else is granted the key.
 ///
@@ -271,7 +272,7 @@ pub async fn the_next_lease_is_whole<H: Harness>(bench: Bench<H>) -> CaseResult 
     let next = loop {
         match other.acquire(&key, &id, ttl(LONG)?).await? {
             AcquireResult::Acquired(grant) => break grant,
-            AcquireResult::Locked => tokio::time::sleep(ms(20)).await,
+            AcquireResult::Locked { .. } => tokio::time::sleep(ms(20)).await,
         }
         // It ends: the lease is dead before long, and the case has a timeout.
     };
@@ -424,7 +425,7 @@ impl Probe {
     #[track_caller]
     fn finds_it_live<B: LockBackend>(
         self,
-        client: &B,
+        client: &Client<B>,
         key: &LockKey,
         id: &LockId,
     ) -> impl Future<Output = Result<bool, Failure>> {

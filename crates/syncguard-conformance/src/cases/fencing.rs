@@ -1,8 +1,7 @@
 //! Fences. On a backend without them every case here is skipped.
 
-use syncguard_core::{
-    ErrorCode, FENCE_MAX, FENCE_WARN, Fence, FenceToken as _, LockBackend as _, LockId, Lookup,
-};
+use syncguard_core::backend::{FENCE_MAX, FENCE_WARN, FenceToken as _, Lookup};
+use syncguard_core::{ErrorCode, Fence, LockId};
 
 use crate::clock::take_briefly;
 use crate::outcome::same;

@@ -3,11 +3,8 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use syncguard_core::{
-    ErrorCode, Fence, FenceToken as _, LOCK_ID_LENGTH, LockBackend as _, LockId, LockKey,
-    LockOptions, Lookup, MAX_KEY_LENGTH_BYTES, acquire, extend, get_by_id, get_by_id_raw,
-    get_by_key, get_by_key_raw, is_locked, lock, owns, release,
-};
+use syncguard_core::backend::{FenceToken as _, LOCK_ID_LENGTH, Lookup, MAX_KEY_LENGTH_BYTES};
+use syncguard_core::{ErrorCode, Fence, LockId, LockKey};
 
 use crate::clock::dead_at;
 use crate::keyspace::{
@@ -32,19 +29,19 @@ pub async fn canonical_spellings_are_one_lock<H: Harness>(bench: Bench<H>) -> Ca
             .collect();
         let mut fence = None;
         for taken in &texts {
-            let guard = acquire(&client, taken, LONG).await?;
+            let guard = client.locks().try_lock(taken).ttl(LONG).await?;
             let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
             for asked in &texts {
-                let contender = acquire(&other, asked, LONG).await?;
+                let contender = other.locks().try_lock(asked).ttl(LONG).await?;
                 require(
                     contender.is_none(),
                     "another spelling of a held key: expected it refused, saw it granted",
                 )?;
                 require(
-                    is_locked(&other, asked).await?,
+                    other.locks().is_locked(asked).await?,
                     "another spelling of a held key: expected is_locked true, saw false",
                 )?;
-                let info = get_by_key_raw(&other, asked).await?;
+                let info = other.locks().get_by_key_raw(asked).await?;
                 same(
                     "the holder by another spelling",
                     info.map(|info| info.lock_id),
@@ -278,11 +275,11 @@ pub async fn bad_keys_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
     ];
     for key in &bad {
         let code = ErrorCode::InvalidArgument;
-        fails_with("acquire", code, acquire(&client, key, LONG)).await?;
-        fails_with("is_locked", code, is_locked(&client, key)).await?;
-        fails_with("get_by_key", code, get_by_key(&client, key)).await?;
-        fails_with("get_by_key_raw", code, get_by_key_raw(&client, key)).await?;
-        let section = lock(&client, key, LockOptions::new(), async |_| ());
+        fails_with("acquire", code, client.locks().try_lock(key).ttl(LONG)).await?;
+        fails_with("is_locked", code, client.locks().is_locked(key)).await?;
+        fails_with("get_by_key", code, client.locks().get_by_key(key)).await?;
+        fails_with("get_by_key_raw", code, client.locks().get_by_key_raw(key)).await?;
+        let section = client.locks().lock(key).run(async |_| ());
         fails_with("lock", code, section).await?;
     }
     for resembled in [space.to_owned(), format!("{space}b")] {
@@ -322,11 +319,11 @@ pub async fn malformed_ids_are_refused<H: Harness>(bench: Bench<H>) -> CaseResul
     ];
     for id in &malformed {
         let code = ErrorCode::InvalidArgument;
-        fails_with("release", code, release(&client, id)).await?;
-        fails_with("extend", code, extend(&client, id, LONG)).await?;
-        fails_with("get_by_id", code, get_by_id(&client, id)).await?;
-        fails_with("get_by_id_raw", code, get_by_id_raw(&client, id)).await?;
-        fails_with("owns", code, owns(&client, id)).await?;
+        fails_with("release", code, client.locks().release(id)).await?;
+        fails_with("extend", code, client.locks().extend(id, LONG)).await?;
+        fails_with("get_by_id", code, client.locks().get_by_id(id)).await?;
+        fails_with("get_by_id_raw", code, client.locks().get_by_id_raw(id)).await?;
+        fails_with("owns", code, client.locks().owns(id)).await?;
     }
     let after = held(&client, &key, &grant.lock_id).await?;
     same("a lock whose id was misspelt", after, before)?;
@@ -426,7 +423,7 @@ pub async fn ids_are_fresh_and_random<H: Harness>(bench: Bench<H>) -> CaseResult
     let mut ids = HashSet::new();
     let mut columns = vec![HashSet::new(); LOCK_ID_LENGTH];
     for _ in 0..TAKEN {
-        let guard = acquire(&client, &key, LONG).await?;
+        let guard = client.locks().try_lock(&key).ttl(LONG).await?;
         let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
         let id = *guard.lock_id();
         for (column, character) in columns.iter_mut().zip(id.as_str().chars()) {

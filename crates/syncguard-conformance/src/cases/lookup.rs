@@ -1,8 +1,7 @@
 //! Asking about locks.
 
-use syncguard_core::{
-    LockBackend as _, LockId, Lookup, acquire, get_by_id, get_by_key, hash_key, is_locked, owns,
-};
+use syncguard_core::backend::Lookup;
+use syncguard_core::{LockId, hash_key};
 
 use crate::clock::take_briefly;
 use crate::outcome::{require, same};
@@ -21,7 +20,7 @@ pub async fn is_locked_follows_the_lock<H: Harness>(bench: Bench<H>) -> CaseResu
         for client in &clients {
             same(
                 "is_locked before the grant",
-                is_locked(client, &key).await?,
+                client.is_locked(&key).await?,
                 false,
             )?;
         }
@@ -29,12 +28,12 @@ pub async fn is_locked_follows_the_lock<H: Harness>(bench: Bench<H>) -> CaseResu
         for client in &clients {
             same(
                 "is_locked of a held key",
-                is_locked(client, &key).await?,
+                client.is_locked(&key).await?,
                 true,
             )?;
             same(
                 "is_locked of another key",
-                is_locked(client, &beside).await?,
+                client.is_locked(&beside).await?,
                 false,
             )?;
         }
@@ -42,7 +41,7 @@ pub async fn is_locked_follows_the_lock<H: Harness>(bench: Bench<H>) -> CaseResu
     }
     same(
         "is_locked after the release",
-        is_locked(&clients[0], &key).await?,
+        clients[0].is_locked(&key).await?,
         false,
     )?;
     Ok(Outcome::Passed)
@@ -133,7 +132,7 @@ pub async fn by_id_it_shows_the_ids_own_lock<H: Harness>(bench: Bench<H>) -> Cas
                 same("lookup of a former holder's id", found, None)?;
                 same(
                     "owns of a former holder's id",
-                    owns(client, id).await?,
+                    client.locks().owns(id).await?,
                     false,
                 )?;
             }
@@ -150,19 +149,27 @@ pub async fn by_id_it_shows_the_ids_own_lock<H: Harness>(bench: Bench<H>) -> Cas
 /// Proves L2, L3.
 pub async fn owns_follows_the_lock<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let guard = acquire(&client, &bench.key("owned")?, LONG).await?;
+    let guard = client
+        .locks()
+        .try_lock(&bench.key("owned")?)
+        .ttl(LONG)
+        .await?;
     let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
     let id = *guard.lock_id();
     for client in [&client, &other] {
-        same("owns while held", owns(client, id).await?, true)?;
+        same("owns while held", client.locks().owns(id).await?, true)?;
         same(
             "owns of another id",
-            owns(client, LockId::generate()?).await?,
+            client.locks().owns(LockId::generate()?).await?,
             false,
         )?;
     }
     same("the release", guard.release().await?.is_released(), true)?;
-    same("owns after the release", owns(&other, id).await?, false)?;
+    same(
+        "owns after the release",
+        other.locks().owns(id).await?,
+        false,
+    )?;
     Ok(Outcome::Passed)
 }
 
@@ -179,12 +186,12 @@ pub async fn reads_change_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     let expected = held(&client, &key, &grant.lock_id).await?;
     for _ in 0..10 {
         for client in [&client, &other] {
-            is_locked(client, &key).await?;
-            get_by_key(client, &key).await?;
-            get_by_id(client, grant.lock_id).await?;
-            is_locked(client, &idle).await?;
-            get_by_key(client, &idle).await?;
-            get_by_id(client, LockId::generate()?).await?;
+            client.is_locked(&key).await?;
+            client.locks().get_by_key(&key).await?;
+            client.locks().get_by_id(grant.lock_id).await?;
+            client.is_locked(&idle).await?;
+            client.locks().get_by_key(&idle).await?;
+            client.locks().get_by_id(LockId::generate()?).await?;
         }
         tokio::time::sleep(ms(2)).await;
     }
@@ -204,7 +211,7 @@ pub async fn reads_change_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     Ok(Outcome::Passed)
 }
 
-/// Lookup shows the hashes of key and id, and otherwise what `lookup_raw` shows.
+/// Lookup shows the hashes of key and id, and otherwise what the raw lookup shows.
 ///
 /// Proves L5. Neither its `Debug` nor its JSON contains an identifier.
 pub async fn it_shows_hashes<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -212,8 +219,9 @@ pub async fn it_shows_hashes<H: Harness>(bench: Bench<H>) -> CaseResult {
     let key = bench.key("hashed:caf\u{e9}")?;
     let grant = take(&client, &key, LONG).await?;
     let raw = held(&client, &key, &grant.lock_id).await?;
-    for by in [Lookup::Key(&key), Lookup::Id(&grant.lock_id)] {
-        let info = client.lookup(by).await?;
+    let locks = client.locks();
+    for lookup in [locks.get_by_key(&key), locks.get_by_id(grant.lock_id)] {
+        let info = lookup.await?;
         let info = info.ok_or_else(|| Failure::new("lookup: expected the lock, saw None"))?;
         same("the hash of the key", info.key_hash, hash_key(key.as_str()))?;
         same(

@@ -1,6 +1,7 @@
 //! Giving a lock back.
 
-use syncguard_core::{LockBackend as _, LockId, LockOptions, Lookup, lock};
+use syncguard_core::LockId;
+use syncguard_core::backend::Lookup;
 
 use crate::outcome::same;
 use crate::steps::{
@@ -239,15 +240,18 @@ pub async fn a_section_is_told_that_its_lock_was_gone<H: Harness>(bench: Bench<H
     let key = bench.key("section")?;
     for value in [Ok(7), Err("the section's own error")] {
         let other = other.clone();
-        let receipt = lock(&client, &key, LockOptions::new(), async |lease| {
-            let _ = other.release(lease.lock_id()).await;
-            value
-        })
-        .await?;
+        let receipt = client
+            .locks()
+            .lock(&key)
+            .run(async |lease| {
+                let _ = other.release(lease.lock_id()).await;
+                value
+            })
+            .await?;
         same("overran", receipt.overran(), true)?;
         same("what the section returned", receipt.into_value(), value)?;
     }
-    let receipt = lock(&client, &key, LockOptions::new(), async |_| 7).await?;
+    let receipt = client.locks().lock(&key).run(async |_| 7).await?;
     same(
         "overran, of a section that held to the end",
         receipt.overran(),

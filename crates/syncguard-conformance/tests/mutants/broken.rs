@@ -6,13 +6,16 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures_util::future::BoxFuture;
 use syncguard_conformance::Harness;
-use syncguard_core::{
-    AcquireResult, AnyBackend, Capabilities, ExtendResult, Fence, LockBackend, LockError, LockId,
-    LockInfo, LockInfoDebug, LockKey, Lookup, Managed, ManagedBackend, Observer, Policy,
-    ReleaseResult, Ttl,
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, IsLockedRequest, LockBackend,
+    Lookup, LookupRequest, ReleaseRequest,
 };
-use syncguard_memory::MemoryStore;
+use syncguard_core::{ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey};
+use syncguard_core::{ReleaseResult, Ttl};
+use syncguard_memory::MemoryBackend;
+use tokio::time::Instant;
 
 pub(crate) type Answer<T> = Result<T, LockError>;
 
@@ -24,10 +27,51 @@ pub(crate) struct Ask<'a> {
     pub(crate) ttl: Ttl,
 }
 
+/// The memory backend, called without requests: it needs no deadline.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Memory(MemoryBackend);
+
+impl Memory {
+    pub(crate) async fn acquire(
+        &self,
+        key: &LockKey,
+        id: &LockId,
+        ttl: Ttl,
+    ) -> Answer<AcquireResult> {
+        let request = AcquireRequest::new(key, id, ttl, Instant::now());
+        self.0.acquire(request).await
+    }
+
+    pub(crate) async fn release(&self, id: &LockId) -> Answer<ReleaseResult> {
+        self.0
+            .release(ReleaseRequest::new(id, Instant::now()))
+            .await
+    }
+
+    pub(crate) async fn extend(&self, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let request = ExtendRequest::new(id, ttl, Instant::now());
+        self.0.extend(request).await
+    }
+
+    pub(crate) async fn is_locked(&self, key: &LockKey) -> Answer<bool> {
+        let request = IsLockedRequest::new(key, Instant::now());
+        self.0.is_locked(request).await
+    }
+
+    pub(crate) async fn lookup_raw(&self, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
+        let request = LookupRequest::new(by, Instant::now());
+        self.0.lookup_raw(request).await
+    }
+
+    pub(crate) fn set_fence_counter(&self, key: &LockKey, counter: u64) {
+        self.0.set_fence_counter(key, counter);
+    }
+}
+
 /// What a fault works on: the store, and what a table that nobody cleans would still know.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Store {
-    pub(crate) memory: MemoryStore,
+    pub(crate) memory: Memory,
     rows: Arc<Mutex<HashMap<LockId, Row>>>,
 }
 
@@ -96,14 +140,11 @@ pub(crate) fn lasting(millis: i64) -> Ttl {
     Ttl::new(Duration::from_millis(millis.max(1).unsigned_abs())).unwrap_or(Ttl::MAX)
 }
 
-pub(crate) const NOT_EXTENDED: ExtendResult = ExtendResult::NotHeld { reason: None };
-pub(crate) const NOT_RELEASED: ReleaseResult = ReleaseResult::NotHeld { reason: None };
+pub(crate) const NOT_EXTENDED: ExtendResult = ExtendResult::not_held(None);
+pub(crate) const NOT_RELEASED: ReleaseResult = ReleaseResult::not_held(None);
 
 /// One fault: the operations that it gets wrong.
 pub(crate) trait Fault: Debug + Clone + Default + Send + Sync + 'static {
-    /// Whether the shared policy stands around it.
-    const MANAGED: bool = true;
-
     /// The fault as a new client has it.
     fn connect(&self) -> Self {
         self.clone()
@@ -145,11 +186,6 @@ pub(crate) trait Fault: Debug + Clone + Default + Send + Sync + 'static {
     ) -> impl Future<Output = Answer<Option<LockInfoDebug>>> + Send {
         store.memory.lookup_raw(by)
     }
-
-    /// What is shown of a lock that was looked up.
-    fn show(&self, info: &LockInfoDebug) -> LockInfo {
-        info.sanitized()
-    }
 }
 
 /// No fault.
@@ -158,38 +194,95 @@ pub(crate) struct NoFault;
 
 impl Fault for NoFault {}
 
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Broken<F> {
-    store: Store,
-    fault: F,
-    policy: Policy,
+/// A [`Fault`] behind a pointer: all mutants are one type, so that the suite is compiled once.
+trait ErasedFault: Debug + Send + Sync {
+    fn acquire<'a>(
+        &'a self,
+        store: &'a Store,
+        ask: Ask<'a>,
+    ) -> BoxFuture<'a, Answer<AcquireResult>>;
+    fn release<'a>(
+        &'a self,
+        store: &'a Store,
+        id: &'a LockId,
+    ) -> BoxFuture<'a, Answer<ReleaseResult>>;
+    fn extend<'a>(
+        &'a self,
+        store: &'a Store,
+        id: &'a LockId,
+        ttl: Ttl,
+    ) -> BoxFuture<'a, Answer<ExtendResult>>;
+    fn is_locked<'a>(&'a self, store: &'a Store, key: &'a LockKey) -> BoxFuture<'a, Answer<bool>>;
+    fn lookup_raw<'a>(
+        &'a self,
+        store: &'a Store,
+        by: Lookup<'a>,
+    ) -> BoxFuture<'a, Answer<Option<LockInfoDebug>>>;
 }
 
-#[deny(clippy::missing_trait_methods)]
-impl<F: Fault> LockBackend for Broken<F> {
+impl<F: Fault> ErasedFault for F {
+    fn acquire<'a>(
+        &'a self,
+        store: &'a Store,
+        ask: Ask<'a>,
+    ) -> BoxFuture<'a, Answer<AcquireResult>> {
+        Box::pin(Fault::acquire(self, store, ask))
+    }
+
+    fn release<'a>(
+        &'a self,
+        store: &'a Store,
+        id: &'a LockId,
+    ) -> BoxFuture<'a, Answer<ReleaseResult>> {
+        Box::pin(Fault::release(self, store, id))
+    }
+
+    fn extend<'a>(
+        &'a self,
+        store: &'a Store,
+        id: &'a LockId,
+        ttl: Ttl,
+    ) -> BoxFuture<'a, Answer<ExtendResult>> {
+        Box::pin(Fault::extend(self, store, id, ttl))
+    }
+
+    fn is_locked<'a>(&'a self, store: &'a Store, key: &'a LockKey) -> BoxFuture<'a, Answer<bool>> {
+        Box::pin(Fault::is_locked(self, store, key))
+    }
+
+    fn lookup_raw<'a>(
+        &'a self,
+        store: &'a Store,
+        by: Lookup<'a>,
+    ) -> BoxFuture<'a, Answer<Option<LockInfoDebug>>> {
+        Box::pin(Fault::lookup_raw(self, store, by))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Broken {
+    store: Store,
+    fault: Box<dyn ErasedFault>,
+}
+
+impl LockBackend for Broken {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        self.store.memory.capabilities()
+        self.store.memory.0.capabilities()
     }
 
-    fn clock_skew_ms(&self) -> Option<i64> {
-        None
-    }
-
-    async fn acquire(&self, key: &LockKey, id: &LockId, ttl: Ttl) -> Answer<AcquireResult> {
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Answer<AcquireResult> {
+        let AcquireRequest { key, id, ttl, .. } = request;
         let answer = self
             .fault
             .acquire(&self.store, Ask { key, id, ttl })
             .await?;
         if let AcquireResult::Acquired(grant) = &answer {
-            let info = LockInfoDebug {
-                key: key.clone(),
-                lock_id: *id,
-                expires_at_ms: grant.expires_at_ms,
-                acquired_at_ms: grant.expires_at_ms - ttl.as_millis(),
-                fence: grant.fence,
-            };
+            let acquired_at_ms = grant.expires_at_ms - ttl.as_millis();
+            let key = key.clone();
+            let info =
+                LockInfoDebug::new(key, *id, grant.expires_at_ms, acquired_at_ms, grant.fence);
             let released = false;
             let mut rows = self.store.rows.lock().unwrap();
             rows.insert(*id, Row { info, released });
@@ -197,16 +290,17 @@ impl<F: Fault> LockBackend for Broken<F> {
         Ok(answer)
     }
 
-    async fn release(&self, id: &LockId) -> Answer<ReleaseResult> {
-        let answer = self.fault.release(&self.store, id).await?;
+    async fn release(&self, request: ReleaseRequest<'_>) -> Answer<ReleaseResult> {
+        let answer = self.fault.release(&self.store, request.id).await?;
         let mut rows = self.store.rows.lock().unwrap();
-        if let Some(row) = rows.get_mut(id).filter(|_| answer.is_released()) {
+        if let Some(row) = rows.get_mut(request.id).filter(|_| answer.is_released()) {
             row.released = true;
         }
         Ok(answer)
     }
 
-    async fn extend(&self, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+    async fn extend(&self, request: ExtendRequest<'_>) -> Answer<ExtendResult> {
+        let ExtendRequest { id, ttl, .. } = request;
         let answer = self.fault.extend(&self.store, id, ttl).await?;
         let mut rows = self.store.rows.lock().unwrap();
         if let (Some(row), Some(expires_at_ms)) = (rows.get_mut(id), answer.expires_at_ms()) {
@@ -215,35 +309,19 @@ impl<F: Fault> LockBackend for Broken<F> {
         Ok(answer)
     }
 
-    async fn is_locked(&self, key: &LockKey) -> Answer<bool> {
-        self.fault.is_locked(&self.store, key).await
+    async fn is_locked(&self, request: IsLockedRequest<'_>) -> Answer<bool> {
+        self.fault.is_locked(&self.store, request.key).await
     }
 
-    async fn lookup_raw(&self, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
-        self.fault.lookup_raw(&self.store, by).await
-    }
-
-    async fn lookup(&self, by: Lookup<'_>) -> Answer<Option<LockInfo>> {
-        let found = self.lookup_raw(by).await?;
-        Ok(found.map(|info| self.fault.show(&info)))
+    async fn lookup_raw(&self, request: LookupRequest<'_>) -> Answer<Option<LockInfoDebug>> {
+        self.fault.lookup_raw(&self.store, request.by).await
     }
 }
 
-impl<F: Fault> ManagedBackend for Broken<F> {
-    fn policy(&self) -> &Policy {
-        &self.policy
-    }
-
-    fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.policy = self.policy.with_observer(observer);
-        self
-    }
-}
-
-/// Clients of one broken store. All mutants are one type here: the suite is compiled once.
+/// Clients of one broken store.
 pub(crate) struct BrokenHarness {
-    memory: MemoryStore,
-    connect: Box<dyn Fn() -> AnyBackend + Send + Sync>,
+    memory: Memory,
+    connect: Box<dyn Fn() -> Broken + Send + Sync>,
 }
 
 impl BrokenHarness {
@@ -251,26 +329,18 @@ impl BrokenHarness {
         let (store, fault) = (Store::default(), F::default());
         Self {
             memory: store.memory.clone(),
-            connect: Box::new(move || {
-                let client = Broken {
-                    store: store.clone(),
-                    fault: fault.connect(),
-                    policy: Policy::new(),
-                };
-                if F::MANAGED {
-                    AnyBackend::new(Managed::new(client))
-                } else {
-                    AnyBackend::new(client)
-                }
+            connect: Box::new(move || Broken {
+                store: store.clone(),
+                fault: Box::new(fault.connect()),
             }),
         }
     }
 }
 
 impl Harness for BrokenHarness {
-    type Backend = AnyBackend;
+    type Backend = Broken;
 
-    async fn connect(&self) -> Answer<AnyBackend> {
+    async fn connect(&self) -> Answer<Broken> {
         Ok((self.connect)())
     }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use broken::{BrokenHarness, Fault};
 use syncguard_conformance::{RunOptions, Status, cases, run};
-use syncguard_core::clauses;
+use syncguard_core::backend::clauses;
 
 use on_fences::Shared;
 use on_keys::{
@@ -150,7 +150,7 @@ mutants! {
     replay_burns_fences: on_fences::BurntByReplay, F4, "fencing::contention_uses_no_fence";
 
     acquire_arrives_late: on_acquire::ArrivesLate, C1, "cancel::an_acquire_dropped_at_any_poll_leaves_no_lock";
-    abandoned_acquires_are_kept: on_acquire::KeepsTheAbandoned, C1, "cancel::acquires_in_random_timeouts_leave_no_lock";
+    acquire_indexes_later: on_acquire::IndexesLater, C1, "cancel::acquires_in_random_timeouts_leave_no_lock";
     release_is_once_only: on_races::ReleaseIsOnceOnly, C4, "cancel::a_release_dropped_at_any_poll_frees_the_key";
     conflicts_are_errors: on_races::ConflictIsAnError, O1, "concurrency::of_many_exactly_one_is_granted";
     events_show_the_key: on_words::LogsTheKey, O2, "errors::events_show_no_identifier";
@@ -166,7 +166,7 @@ const KEPT_BY_THE_CORE: &[&str] = &["K1", "K5", "I1", "I2", "T2", "T3", "C2", "C
 #[tokio::test(flavor = "multi_thread")]
 async fn the_decorator_alone_conforms() {
     let harness = BrokenHarness::new::<broken::NoFault>();
-    let report = run(Arc::new(harness), RunOptions::new().with_concurrency(32)).await;
+    let report = run(Arc::new(harness), RunOptions::new().concurrency(32)).await;
     assert!(report.is_success() && report.skipped == 0, "{report}");
 }
 
@@ -217,7 +217,7 @@ async fn refuses<F: Fault>(clause: &str, case: &str) {
     );
 
     let harness = Arc::new(BrokenHarness::new::<F>());
-    let report = run(harness, RunOptions::new().with_filter(case)).await;
+    let report = run(harness, RunOptions::new().filter(case)).await;
     let seen = report.case(case).unwrap();
     assert_eq!(
         seen.status,

@@ -1,12 +1,13 @@
 //! Faults of acquire.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use syncguard_core::{AcquireResult, LockBackend as _, LockId, LockKey, ReleaseResult};
+use syncguard_core::backend::AcquireResult;
+use syncguard_core::{LockId, LockKey, ReleaseResult};
 
-use crate::broken::{Answer, Ask, Fault, Store};
+use crate::broken::{Answer, Ask, Fault, NOT_RELEASED, Store};
 
 /// Takes a held key from its holder.
 #[derive(Debug, Clone, Default)]
@@ -106,35 +107,57 @@ impl Fault for IndexesLosers {
     }
 }
 
-/// Queues the call where dropping its future does not reach it, and has no policy around it that
-/// would wait for stragglers.
+/// Keeps a call whose future was dropped in a queue, and sends it long after its deadline.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ArrivesLate;
 
-impl Fault for ArrivesLate {
-    const MANAGED: bool = false;
+/// Sends what is left in it when it is dropped.
+struct Queue<'a>(Option<(&'a Store, Ask<'a>)>);
 
-    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+impl Drop for Queue<'_> {
+    fn drop(&mut self) {
+        let Some((store, ask)) = self.0.take() else {
+            return;
+        };
         let (memory, key, id) = (store.memory.clone(), ask.key.clone(), *ask.id);
-        let queued = tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_millis(1_500)).await;
-            memory.acquire(&key, &id, ask.ttl).await
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            // Again and again, as a driver does that retries.
+            for _ in 0..100 {
+                let _ = memory.acquire(&key, &id, ask.ttl).await;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
         });
-        queued.await.unwrap()
     }
 }
 
-/// Has no policy around it: an acquire that is dropped when the store has granted it stays.
+impl Fault for ArrivesLate {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let mut queue = Queue(Some((store, ask)));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        queue.0 = None;
+        store.acquire(ask).await
+    }
+}
+
+/// Writes the index in a second step: an acquire that is dropped before it leaves a lock that no
+/// release finds.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct KeepsTheAbandoned;
+pub(crate) struct IndexesLater(Arc<Mutex<HashSet<LockId>>>);
 
-impl Fault for KeepsTheAbandoned {
-    const MANAGED: bool = false;
-
+impl Fault for IndexesLater {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
         let answer = store.acquire(ask).await;
         tokio::time::sleep(Duration::from_millis(2)).await;
+        self.0.lock().unwrap().insert(*ask.id);
         answer
+    }
+
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        if !self.0.lock().unwrap().contains(id) {
+            return Ok(NOT_RELEASED);
+        }
+        store.memory.release(id).await
     }
 }
 

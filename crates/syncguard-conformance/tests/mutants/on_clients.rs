@@ -4,9 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt as _;
-use syncguard_core::{
-    AcquireResult, ExtendResult, LockBackend as _, LockId, LockKey, ReleaseResult, Ttl,
-};
+use syncguard_core::backend::AcquireResult;
+use syncguard_core::{ExtendResult, LockId, LockKey, ReleaseResult, Ttl};
 
 use crate::broken::{Answer, Ask, Fault, NOT_EXTENDED, NOT_RELEASED, Store};
 

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use syncguard_core::{AcquireResult, ExtendResult, LockBackend as _, LockId, Ttl};
+use syncguard_core::backend::AcquireResult;
+use syncguard_core::{ExtendResult, LockId, Ttl};
 
 use crate::broken::{Answer, Ask, Fault, NOT_EXTENDED, Store, lasting, now_ms};
 
@@ -31,9 +32,7 @@ impl Fault for NeverShortens {
         let held = store.held_by(id).await;
         let later = held.filter(|held| held.expires_at_ms > now_ms() + ttl.as_millis());
         match later {
-            Some(held) => Ok(ExtendResult::Extended {
-                expires_at_ms: held.expires_at_ms,
-            }),
+            Some(held) => Ok(ExtendResult::extended(held.expires_at_ms)),
             None => store.memory.extend(id, ttl).await,
         }
     }
@@ -59,9 +58,9 @@ pub(crate) struct Estimates;
 impl Fault for Estimates {
     async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
         Ok(match store.memory.extend(id, ttl).await? {
-            ExtendResult::Extended { expires_at_ms } => ExtendResult::Extended {
-                expires_at_ms: expires_at_ms + 2,
-            },
+            ExtendResult::Extended { expires_at_ms, .. } => {
+                ExtendResult::extended(expires_at_ms + 2)
+            }
             not_held => not_held,
         })
     }
@@ -108,9 +107,9 @@ impl Fault for AlwaysSucceeds {
     async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
         let answer = store.memory.extend(id, ttl).await?;
         let reckoned = now_ms() + ttl.as_millis();
-        Ok(ExtendResult::Extended {
-            expires_at_ms: answer.expires_at_ms().unwrap_or(reckoned),
-        })
+        Ok(ExtendResult::extended(
+            answer.expires_at_ms().unwrap_or(reckoned),
+        ))
     }
 }
 
@@ -200,7 +199,7 @@ impl Fault for BurnsFence {
 /// An acquire that calls itself an extend.
 async fn write(store: &Store, ask: Ask<'_>) -> Answer<ExtendResult> {
     let grant = store.acquire(ask).await?.granted();
-    Ok(grant.map_or(NOT_EXTENDED, |grant| ExtendResult::Extended {
-        expires_at_ms: grant.expires_at_ms,
+    Ok(grant.map_or(NOT_EXTENDED, |grant| {
+        ExtendResult::extended(grant.expires_at_ms)
     }))
 }

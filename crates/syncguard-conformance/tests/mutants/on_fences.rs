@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use syncguard_core::{AcquireResult, FENCE_MAX, LockBackend as _};
+use syncguard_core::backend::{AcquireResult, FENCE_MAX};
 
 use crate::broken::{Answer, Ask, Fault, Store};
 use crate::on_keys::Spoils;

@@ -2,9 +2,8 @@
 
 use std::fmt::Debug;
 
-use syncguard_core::{
-    AcquireResult, LockBackend as _, LockError, LockId, LockInfoDebug, LockKey, Lookup,
-};
+use syncguard_core::backend::{AcquireResult, Lookup};
+use syncguard_core::{LockError, LockId, LockInfoDebug, LockKey};
 use unicode_normalization::UnicodeNormalization as _;
 
 use crate::broken::{Answer, Ask, Fault, Store};
@@ -40,12 +39,10 @@ impl<S: Spoils> Fault for Spoilt<S> {
             Lookup::Key(key) => store.holder(&Self::stored(key)).await,
             Lookup::Id(id) => store.held_by(id).await,
         };
-        Ok(found.map(|info| LockInfoDebug {
-            key: store.key_of(&info.lock_id).unwrap_or(info.key),
-            lock_id: info.lock_id,
-            expires_at_ms: info.expires_at_ms,
-            acquired_at_ms: info.acquired_at_ms,
-            fence: info.fence,
+        Ok(found.map(|info| {
+            let key = store.key_of(&info.lock_id).unwrap_or(info.key);
+            let (expires_at_ms, acquired_at_ms) = (info.expires_at_ms, info.acquired_at_ms);
+            LockInfoDebug::new(key, info.lock_id, expires_at_ms, acquired_at_ms, info.fence)
         }))
     }
 }

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use syncguard_core::{
-    AcquireResult, ErrorCode, ExtendResult, LockBackend as _, LockError, LockId, ReleaseResult, Ttl,
-};
+use syncguard_core::backend::AcquireResult;
+use syncguard_core::{ErrorCode, ExtendResult, LockError, LockId, ReleaseResult, Ttl};
 use tokio::task::yield_now;
 
 use crate::broken::{Answer, Ask, Fault, NOT_RELEASED, Store, lasting, now_ms};
@@ -216,9 +215,7 @@ impl Fault for ExtendWritesBack {
         let written = store.acquire(Ask { key, id, ttl }).await?;
         Ok(written
             .granted()
-            .map_or(answer, |grant| ExtendResult::Extended {
-                expires_at_ms: grant.expires_at_ms,
-            }))
+            .map_or(answer, |grant| ExtendResult::extended(grant.expires_at_ms)))
     }
 }
 

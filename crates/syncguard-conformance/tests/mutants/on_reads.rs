@@ -2,10 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use syncguard_core::{
-    AcquireResult, LockBackend as _, LockId, LockInfo, LockInfoDebug, LockKey, Lookup, Ttl,
-    hash_key,
-};
+use syncguard_core::backend::{AcquireResult, Lookup};
+use syncguard_core::{LockId, LockInfoDebug, LockKey, Ttl, hash_key};
 
 use crate::broken::{Answer, Ask, Fault, Store};
 
@@ -159,11 +157,12 @@ impl Fault for ShowsTheExpired {
 pub(crate) struct HashesTheStorageKey;
 
 impl Fault for HashesTheStorageKey {
-    fn show(&self, info: &LockInfoDebug) -> LockInfo {
-        LockInfo {
-            key_hash: hash_key(&format!("syncguard:{}", info.key.as_str())),
-            ..info.sanitized()
+    async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
+        let mut found = store.memory.lookup_raw(by).await?;
+        if let Some(info) = &mut found {
+            info.key_hash = hash_key(&format!("syncguard:{}", info.key.as_str()));
         }
+        Ok(found)
     }
 }
 

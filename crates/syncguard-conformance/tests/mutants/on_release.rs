@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use syncguard_core::{AcquireResult, LockBackend as _, LockId, LockKey, ReleaseResult};
+use syncguard_core::backend::AcquireResult;
+use syncguard_core::{LockId, LockKey, ReleaseResult};
 
 use crate::broken::{Answer, Ask, Fault, NOT_RELEASED, Store};
 

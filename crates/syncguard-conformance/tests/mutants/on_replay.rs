@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use syncguard_core::{AcquireResult, Grant, LockBackend as _, LockId};
+use syncguard_core::LockId;
+use syncguard_core::backend::{AcquireResult, Grant};
 
 use crate::broken::{Answer, Ask, Fault, Store};
 
@@ -14,7 +15,7 @@ pub(crate) struct IsRefused;
 impl Fault for IsRefused {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
         if store.holder(ask.key).await.is_some() {
-            return Ok(AcquireResult::Locked);
+            return Ok(AcquireResult::locked());
         }
         store.acquire(ask).await
     }

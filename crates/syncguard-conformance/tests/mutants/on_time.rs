@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use syncguard_core::{
-    AcquireResult, ExtendResult, FailureReason, LockBackend as _, LockId, LockInfoDebug, LockKey,
-    Lookup, ReleaseResult, TIME_TOLERANCE_MS, Ttl,
-};
+use syncguard_core::backend::{AcquireResult, FailureReason, Lookup, TIME_TOLERANCE_MS};
+use syncguard_core::{ExtendResult, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl};
 
 use crate::broken::{Answer, Ask, Fault, Store, lasting, now_ms};
 
@@ -65,7 +63,7 @@ impl Fault for ToleranceDoubled {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
         let last = store.unreleased_on(ask.key);
         if last.is_some_and(|last| last.expires_at_ms > now_ms() - 2 * TIME_TOLERANCE_MS) {
-            return Ok(AcquireResult::Locked);
+            return Ok(AcquireResult::locked());
         }
         store.acquire(ask).await
     }
@@ -85,7 +83,7 @@ impl Fault for LiveAtTheBoundary {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
         let last = store.unreleased_on(ask.key).filter(Self::live);
         if last.is_some_and(|last| last.lock_id != *ask.id) {
-            return Ok(AcquireResult::Locked);
+            return Ok(AcquireResult::locked());
         }
         store.acquire(ask).await
     }
@@ -155,9 +153,7 @@ impl Fault for TolerancesDiffer {
         };
         let key = &row.info.key;
         let grant = store.steal(Ask { key, id, ttl }).await?.granted().unwrap();
-        Ok(ExtendResult::Extended {
-            expires_at_ms: grant.expires_at_ms,
-        })
+        Ok(ExtendResult::extended(grant.expires_at_ms))
     }
 }
 
@@ -170,6 +166,7 @@ impl Fault for ReleasesTheExpired {
         Ok(match store.memory.release(id).await? {
             ReleaseResult::NotHeld {
                 reason: Some(FailureReason::Expired),
+                ..
             } => ReleaseResult::Released,
             answer => answer,
         })

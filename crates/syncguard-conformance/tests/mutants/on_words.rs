@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use syncguard_core::{AcquireResult, LockError};
+use syncguard_core::LockError;
+use syncguard_core::backend::AcquireResult;
 
 use crate::broken::{Answer, Ask, Fault, Store};
 

@@ -1,16 +1,15 @@
 use syncguard_conformance::Harness;
 use syncguard_core::{LockError, LockKey};
-use syncguard_memory::{MemoryBackend, MemoryStore};
+use syncguard_memory::MemoryBackend;
 
-/// Every client gets a policy, and so background work, of its own.
 #[derive(Debug, Default)]
-pub(crate) struct MemoryHarness(MemoryStore);
+pub(crate) struct MemoryHarness(MemoryBackend);
 
 impl Harness for MemoryHarness {
     type Backend = MemoryBackend;
 
     async fn connect(&self) -> Result<MemoryBackend, LockError> {
-        Ok(MemoryBackend::new(self.0.clone()))
+        Ok(self.0.clone())
     }
 
     async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
