@@ -42,6 +42,7 @@ mod model;
 mod mutant;
 mod reason;
 mod record;
+mod recording;
 mod rng;
 mod schedule;
 mod search;
@@ -53,9 +54,10 @@ pub use crate::clock::{now_us, wall_clock_offset_us};
 pub use crate::history::{Call, History, Operation, Outcome};
 pub use crate::mutant::{Broken, Mutant};
 pub use crate::record::{Recorder, read_calls};
+pub use crate::recording::seen;
 pub use crate::rng::Rng;
 pub use crate::schedule::{Fault, Strike, schedule};
-pub use crate::worker::{Work, seen, work};
+pub use crate::worker::{Work, work};
 
 // What callers hold goes from thread to thread, and into futures that do.
 const _: () = {

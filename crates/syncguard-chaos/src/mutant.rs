@@ -6,10 +6,14 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use syncguard_core::{
-    AcquireResult, Capabilities, ExtendResult, Fence, Grant, LockBackend, LockError, LockId,
-    LockInfoDebug, LockKey, Lookup, ReleaseResult, Ttl,
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, Grant, IsLockedRequest,
+    LockBackend, Lookup, LookupRequest, ReleaseRequest,
 };
+use syncguard_core::{
+    ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl,
+};
+use tokio::time::Instant;
 
 /// A promise that is broken, always where there is an occasion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,10 +106,14 @@ impl<B: fmt::Debug> fmt::Debug for Broken<B> {
 }
 
 impl<B: LockBackend<Fence = Fence>> Broken<B> {
-    async fn free(&self, key: &LockKey) -> Result<ReleaseResult, LockError> {
-        match self.inner.lookup_raw(Lookup::Key(key)).await? {
-            Some(info) => self.inner.release(&info.lock_id).await,
-            None => Ok(ReleaseResult::NotHeld { reason: None }),
+    async fn free(&self, key: &LockKey, deadline: Instant) -> Result<ReleaseResult, LockError> {
+        let holder = LookupRequest::new(Lookup::Key(key), deadline);
+        match self.inner.lookup_raw(holder).await? {
+            Some(info) => {
+                let release = ReleaseRequest::new(&info.lock_id, deadline);
+                self.inner.release(release).await
+            }
+            None => Ok(ReleaseResult::not_held(None)),
         }
     }
 }
@@ -117,57 +125,57 @@ impl<B: LockBackend<Fence = Fence>> LockBackend for Broken<B> {
         self.inner.capabilities()
     }
 
-    async fn acquire(
-        &self,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
         self.keys
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(*id, key.clone());
-        let answer = self.inner.acquire(key, id, ttl).await?;
+            .insert(*request.id, request.key.clone());
+        let answer = self.inner.acquire(request).await?;
         match (self.mutant, answer) {
-            (Mutant::StealsKeys, AcquireResult::Locked) => {
-                let _ = self.free(key).await?;
-                self.inner.acquire(key, id, ttl).await
+            (Mutant::StealsKeys, AcquireResult::Locked { .. }) => {
+                let _ = self.free(request.key, request.deadline).await?;
+                self.inner.acquire(request).await
             }
             (Mutant::RepeatsFences, AcquireResult::Acquired(grant)) => {
                 let fence = Fence::from_counter(1)?;
-                Ok(AcquireResult::Acquired(Grant { fence, ..grant }))
+                let grant = Grant::new(grant.lock_id, grant.expires_at_ms, fence);
+                Ok(AcquireResult::Acquired(grant))
             }
             _ => Ok(answer),
         }
     }
 
-    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
         if self.mutant == Mutant::ForgetsReleases {
             return Ok(ReleaseResult::Released);
         }
-        let answer = self.inner.release(id).await?;
-        match self.key_of(id) {
+        let answer = self.inner.release(request).await?;
+        match self.key_of(request.id) {
             Some(key) if self.mutant == Mutant::ReleasesOthers && !answer.is_released() => {
-                self.free(&key).await
+                self.free(&key, request.deadline).await
             }
             _ => Ok(answer),
         }
     }
 
-    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
-        let answer = self.inner.extend(id, ttl).await?;
+    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
+        let answer = self.inner.extend(request).await?;
         if self.mutant == Mutant::LosesExtensions {
             let shortest = Ttl::new(Duration::from_millis(1))?;
-            let _ = self.inner.extend(id, shortest).await?;
+            let shorten = ExtendRequest::new(request.id, shortest, request.deadline);
+            let _ = self.inner.extend(shorten).await?;
         }
         Ok(answer)
     }
 
-    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
-        self.inner.is_locked(key).await
+    async fn lookup_raw(
+        &self,
+        request: LookupRequest<'_>,
+    ) -> Result<Option<LockInfoDebug>, LockError> {
+        self.inner.lookup_raw(request).await
     }
 
-    async fn lookup_raw(&self, by: Lookup<'_>) -> Result<Option<LockInfoDebug>, LockError> {
-        self.inner.lookup_raw(by).await
+    async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
+        self.inner.is_locked(request).await
     }
 }

@@ -7,8 +7,9 @@ use syncguard_chaos::{
     Broken, Call, History, Mutant, Operation, Outcome, Recorder, Work, check, check_ended, now_us,
     read_calls, seen, wall_clock_offset_us, work,
 };
-use syncguard_core::{Fence, LockKey, Lookup, Managed, ManagedBackend};
-use syncguard_memory::{MemoryBackend, MemoryStore};
+use syncguard_core::backend::LockBackend;
+use syncguard_core::{Fence, LockKey, Locks};
+use syncguard_memory::MemoryBackend;
 
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Vec<u8>>>);
@@ -23,7 +24,7 @@ impl Write for Sink {
 }
 
 /// A second's work on one store.
-async fn run<B: ManagedBackend<Fence = Fence>>(backend: B) -> History {
+async fn run<B: LockBackend<Fence = Fence> + Clone>(backend: B) -> History {
     let keys: Vec<_> = ["a", "b"].map(|key| LockKey::new(key).unwrap()).into();
     let sink = Sink::default();
     let task = Work {
@@ -33,14 +34,16 @@ async fn run<B: ManagedBackend<Fence = Fence>>(backend: B) -> History {
         keys: keys.clone(),
         until_us: now_us() + 1_000_000,
     };
-    work(backend.clone(), task, Recorder::new(sink.clone()))
+    let recorder = Recorder::new(sink.clone());
+    work(backend.clone(), |locks| locks, task, recorder)
         .await
         .unwrap();
+    let locks = Locks::new(backend);
     let recorded = sink.0.lock().unwrap().clone();
     let mut calls = read_calls(recorded.as_slice()).unwrap();
     for key in &keys {
         let invoked_us = now_us();
-        let outcome = seen(backend.lookup_raw(Lookup::Key(key)).await.unwrap());
+        let outcome = seen(locks.get_by_key_raw(key).await.unwrap().as_ref());
         calls.push(Call {
             client: 0,
             invoked_us,
@@ -76,7 +79,7 @@ async fn a_correct_store_is_legal_and_left_free() {
 async fn every_mutant_is_found_out() {
     for mutant in Mutant::ALL {
         assert_eq!(mutant.name().parse(), Ok(mutant));
-        let backend = Managed::new(Broken::new(MemoryStore::new(), mutant));
+        let backend = Broken::new(MemoryBackend::default(), mutant);
         let violations = check(&run(backend).await);
         assert!(!violations.is_empty(), "{mutant} was not found out");
         for violation in violations {
