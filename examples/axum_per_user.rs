@@ -4,9 +4,9 @@
 //! cargo run --example axum_per_user
 //! ```
 //!
-//! A withdrawal reads a balance and writes it back, with time in between for another to slip in. The
-//! lock keeps those of one user apart; different users do not wait for each other. If a client hangs
-//! up, axum drops the handler, and the lock is released in the background.
+//! A withdrawal reads a balance and writes it back; another could run in between. The lock lets those
+//! of one user run one after the other; different users do not wait for each other. If a client
+//! disconnects, axum drops the handler, and the background releases the lock.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -20,9 +20,7 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use syncguard_core::{
-    AnyBackend, Backoff, ErrorCode, Fence, LockError, LockOptions, ManagedBackend as _, lock,
-};
+use syncguard_core::{Backoff, ErrorCode, Fence, LockError, Locks};
 use syncguard_examples::connect;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -31,7 +29,7 @@ use tokio::task::JoinSet;
 
 #[derive(Clone)]
 struct Bank {
-    backend: AnyBackend,
+    locks: Locks,
     ledger: Arc<Ledger>,
 }
 
@@ -39,24 +37,21 @@ async fn withdraw(
     State(bank): State<Bank>,
     Path((user, amount)): Path<(String, u32)>,
 ) -> Result<String, Refusal> {
-    // No longer than a client waits. Many requests for one user need many attempts.
-    let options = LockOptions::new()
-        .with_timeout(Duration::from_secs(5))
-        .with_max_retries(1_000)
-        .with_retry_delay(Duration::from_millis(20))
-        .with_backoff(Backoff::Fixed);
-    let receipt = lock(
-        &bank.backend,
-        format!("user:{user}"),
-        options,
-        async |lease| {
+    let receipt = bank
+        .locks
+        .lock(format!("user:{user}"))
+        // No longer than a client waits. Many requests for one user need many attempts.
+        .timeout(Duration::from_secs(5))
+        .max_retries(1_000)
+        .retry_delay(Duration::from_millis(20))
+        .backoff(Backoff::Fixed)
+        .run(async |lease| {
             let balance = bank.ledger.balance(&user).await;
             let rest = balance.checked_sub(amount).ok_or(Refusal::NotEnough)?;
             bank.ledger.set_balance(&user, rest, lease.fence())?;
             Ok(format!("{rest} left"))
-        },
-    )
-    .await?;
+        })
+        .await?;
     receipt.into_value()
 }
 
@@ -82,7 +77,7 @@ impl IntoResponse for Refusal {
         if error.code() == ErrorCode::InvalidArgument {
             return StatusCode::BAD_REQUEST.into_response();
         }
-        // Its text names no user. What it says is for the log, not for the client.
+        // Its text names no user. It is for the log, not for the client.
         eprintln!("{error}");
         if error.is_retryable() {
             (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "1")]).into_response()
@@ -92,7 +87,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// In earnest a table: `UPDATE .. SET balance = $1, fence = $2 WHERE user = $3 AND fence <= $2`.
+/// In production, a table: `UPDATE .. SET balance = $1, fence = $2 WHERE user = $3 AND fence <= $2`.
 struct Ledger(Mutex<HashMap<String, (u32, Option<Fence>)>>);
 
 impl Ledger {
@@ -118,7 +113,7 @@ impl Ledger {
     }
 }
 
-/// Serves until told to stop, then gives back what requests that were cut off still hold.
+/// Serves until it has to stop, then waits until the locks of aborted requests are released.
 async fn serve(
     listener: TcpListener,
     bank: Bank,
@@ -131,7 +126,7 @@ async fn serve(
         // A sender that is gone means the same as one that sent.
         .with_graceful_shutdown(async { stop.await.unwrap_or_default() })
         .await?;
-    bank.backend.drain(Duration::from_secs(10)).await?;
+    bank.locks.drain(Duration::from_secs(10)).await?;
     Ok(())
 }
 
@@ -140,7 +135,7 @@ async fn demonstrate() -> Result<Vec<String>, Box<dyn Error + Send + Sync>> {
     let accounts = [("ann", (50, None)), ("bob", (50, None))];
     let accounts = accounts.map(|(user, account)| (user.to_owned(), account));
     let bank = Bank {
-        backend: connect().await?,
+        locks: connect().await?,
         ledger: Arc::new(Ledger(Mutex::new(HashMap::from(accounts)))),
     };
     let listener = TcpListener::bind("127.0.0.1:0").await?;

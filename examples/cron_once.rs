@@ -5,14 +5,14 @@
 //! ```
 //!
 //! The lock is named after the tick, and outlives the job: a replica whose clock is late must find
-//! it held. A job that fails gives it back, so that another replica tries. A replica that dies in
-//! the middle leaves the tick undone. What has to be made up for then needs a record of what is
-//! done, as in `webhook_idempotency`.
+//! it held. A job that fails releases it, so that another replica tries. A replica that dies in the
+//! middle leaves the tick undone. A job that must not be skipped needs a record of what is done, as
+//! in `webhook_idempotency`.
 
 use std::error::Error;
 use std::time::{Duration, UNIX_EPOCH};
 
-use syncguard_core::{AnyBackend, Fence, LockError, acquire};
+use syncguard_core::{Fence, LockError, Locks};
 use syncguard_examples::connect;
 use tokio::task::JoinSet;
 
@@ -27,12 +27,12 @@ enum Tick {
 }
 
 async fn on_tick(
-    backend: &AnyBackend,
+    locks: &Locks,
     tick: u128,
     job: impl AsyncFnOnce(Fence) -> Result<(), String>,
 ) -> Result<Tick, LockError> {
     let key = format!("cron:nightly-report:{tick}");
-    let Some(guard) = acquire(backend, key, TICK_TAKEN).await? else {
+    let Some(guard) = locks.try_lock(key).ttl(TICK_TAKEN).await? else {
         return Ok(Tick::TakenByAnother);
     };
     match job(guard.fence()).await {
@@ -41,7 +41,9 @@ async fn on_tick(
             Ok(Tick::Done(lease.fence()))
         }
         Err(reason) => {
-            let _ = guard.release().await?;
+            if !guard.release().await?.is_released() {
+                eprintln!("the lock expired before the job failed");
+            }
             Ok(Tick::Failed(reason))
         }
     }
@@ -56,8 +58,8 @@ async fn nightly_report(_fence: Fence) -> Result<(), String> {
 async fn all_at_once(tick: u128) -> Result<Vec<Tick>, LockError> {
     let mut replicas = JoinSet::new();
     for _ in 0..3 {
-        let backend = connect().await?;
-        replicas.spawn(async move { on_tick(&backend, tick, nightly_report).await });
+        let locks = connect().await?;
+        replicas.spawn(async move { on_tick(&locks, tick, nightly_report).await });
     }
     replicas.join_all().await.into_iter().collect()
 }

@@ -8,27 +8,26 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
-use syncguard_core::{
-    AcquireResult, Capabilities, ExtendResult, Fence, Grant, LockBackend, LockError, LockId,
-    LockInfoDebug, LockKey, Lookup, Managed, ReleaseResult, TIME_TOLERANCE_MS, TimeAuthority, Ttl,
-    acquire, is_live,
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, Grant, LockBackend, Lookup,
+    LookupRequest, ReleaseRequest, TIME_TOLERANCE_MS, TimeAuthority, is_live,
 };
-
-/// What users hold: deadlines, reclaiming and the rest of the policy come with `Managed`.
-type ToyBackend = Managed<ToyStore>;
+use syncguard_core::{
+    ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey, Locks, ReleaseResult,
+};
 
 /// The latest lock of each key. It stays when it ends, so that no fence is granted twice.
 type Table = HashMap<LockKey, LockInfoDebug>;
 
 #[derive(Debug, Clone, Default)]
-struct ToyStore {
+struct ToyBackend {
     table: Arc<Mutex<Table>>,
 }
 
-impl ToyStore {
-    /// The table and the time. The time is read after the wait: no lease is born dead.
+impl ToyBackend {
+    /// The table and the time. The time is read after the wait: a lease gets its whole TTL.
     fn step(&self) -> (MutexGuard<'_, Table>, i64) {
         let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_millis();
@@ -49,63 +48,54 @@ fn is_held(lock: &LockInfoDebug, now_ms: i64) -> bool {
     is_live(lock.expires_at_ms, now_ms, TIME_TOLERANCE_MS)
 }
 
-impl LockBackend for ToyStore {
+impl LockBackend for ToyBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::new::<Fence>("toy", TimeAuthority::Server)
     }
 
-    async fn acquire(
-        &self,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
+        let AcquireRequest { key, id, ttl, .. } = request;
         let (mut table, now_ms) = self.step();
         let lock = match table.get(key) {
             Some(lock) if is_held(lock, now_ms) && lock.lock_id != *id => {
-                return Ok(AcquireResult::Locked);
+                return Ok(AcquireResult::locked());
             }
             Some(lock) if is_held(lock, now_ms) => lock.clone(),
-            former => LockInfoDebug {
-                key: key.clone(),
-                lock_id: *id,
-                expires_at_ms: now_ms + ttl.as_millis(),
-                acquired_at_ms: now_ms,
-                fence: Fence::from_counter(former.map_or(1, |lock| lock.fence.get() + 1))?,
-            },
+            former => {
+                let fence = Fence::from_counter(former.map_or(1, |lock| lock.fence.get() + 1))?;
+                let ends = now_ms + ttl.as_millis();
+                LockInfoDebug::new(key.clone(), *id, ends, now_ms, fence)
+            }
         };
-        table.insert(key.clone(), lock.clone());
-        Ok(AcquireResult::Acquired(Grant {
-            lock_id: *id,
-            expires_at_ms: lock.expires_at_ms,
-            fence: lock.fence,
-        }))
+        let grant = Grant::new(*id, lock.expires_at_ms, lock.fence);
+        table.insert(key.clone(), lock);
+        Ok(AcquireResult::Acquired(grant))
     }
 
-    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
-        Ok(match self.end(id, |_| 0) {
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
+        Ok(match self.end(request.id, |_| 0) {
             Some(_) => ReleaseResult::Released,
-            None => ReleaseResult::NotHeld { reason: None },
+            None => ReleaseResult::not_held(None),
         })
     }
 
-    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
+    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
+        let ExtendRequest { id, ttl, .. } = request;
         Ok(match self.end(id, |now_ms| now_ms + ttl.as_millis()) {
-            Some(expires_at_ms) => ExtendResult::Extended { expires_at_ms },
-            None => ExtendResult::NotHeld { reason: None },
+            Some(expires_at_ms) => ExtendResult::extended(expires_at_ms),
+            None => ExtendResult::not_held(None),
         })
     }
 
-    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
-        Ok(self.lookup_raw(Lookup::Key(key)).await?.is_some())
-    }
-
-    async fn lookup_raw(&self, by: Lookup<'_>) -> Result<Option<LockInfoDebug>, LockError> {
+    async fn lookup_raw(
+        &self,
+        request: LookupRequest<'_>,
+    ) -> Result<Option<LockInfoDebug>, LockError> {
         let (table, now_ms) = self.step();
         let mut live = table.values().filter(|lock| is_held(lock, now_ms));
-        let found = live.find(|lock| match by {
+        let found = live.find(|lock| match request.by {
             Lookup::Key(key) => lock.key == *key,
             Lookup::Id(id) => lock.lock_id == *id,
         });
@@ -115,30 +105,29 @@ impl LockBackend for ToyStore {
 
 #[tokio::main]
 async fn main() -> Result<(), LockError> {
-    let backend = ToyBackend::default();
-    let ttl = Duration::from_secs(30);
-    if let Some(guard) = acquire(&backend, "report:daily", ttl).await? {
-        println!("granted under fence {}", guard.fence());
-        let again = acquire(&backend, "report:daily", ttl).await?;
-        println!("asked again: {}", again.map_or("held", |_| "granted"));
-        println!("released: {:?}", guard.release().await?);
-    }
+    // Deadlines, waiting, guards and the rest of the policy come with `Locks`.
+    let locks = Locks::new(ToyBackend::default());
+    let guard = locks.lock("report:daily").await?;
+    println!("granted under fence {}", guard.fence());
+    let again = locks.try_lock("report:daily").await?;
+    println!("asked again: {}", again.map_or("held", |_| "granted"));
+    println!("released: {:?}", guard.release().await?);
     Ok(())
 }
 
 #[cfg(test)]
 mod suite {
-    use super::{LockError, ToyBackend, ToyStore};
+    use super::{LockError, ToyBackend};
 
     /// Clients of one store. With `set_fence_counter` too, the cases of used-up fences would run.
     #[derive(Default)]
-    struct Harness(ToyStore);
+    struct Harness(ToyBackend);
 
     impl syncguard_conformance::Harness for Harness {
         type Backend = ToyBackend;
 
         async fn connect(&self) -> Result<ToyBackend, LockError> {
-            Ok(ToyBackend::new(self.0.clone()))
+            Ok(self.0.clone())
         }
     }
 

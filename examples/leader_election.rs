@@ -4,14 +4,16 @@
 //! cargo run --example leader_election
 //! ```
 //!
-//! A leader that resigns releases the lock, and is followed at once. One that dies is followed when
-//! its lease has run out: the TTL is how long nobody leads. The fence is the number of the term. Have
-//! followers refuse orders of an older term, and a leader that was paused can do no harm.
+//! When a leader resigns it releases the lock, and another leads soon. When it dies, another leads once
+//! its lease has expired: the TTL is how long nobody leads. The fence is the number of the term. If
+//! followers refuse orders of an older term, a leader that was paused does no harm.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use syncguard_core::{AnyBackend, AutoExtend, CancellationToken, Fence, Lease, LockError, acquire};
+use syncguard_core::{
+    AutoExtend, Backoff, CancellationToken, ErrorCode, Fence, Lease, LockError, LockOptions,
+};
 use syncguard_examples::connect;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -20,42 +22,49 @@ const ELECTION: &str = "leader:scheduler";
 const TTL: Duration = Duration::from_secs(1);
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
 
-/// Leads whenever it can, until told to stop.
+/// Leads whenever it can, until it has to stop.
 async fn stand(
     candidate: &str,
     cluster: &Cluster,
     stop: CancellationToken,
 ) -> Result<(), LockError> {
-    let backend = connect().await?;
+    let locks = connect().await?;
+    let election = LockOptions::new()
+        .ttl(TTL)
+        .auto_extend(AutoExtend::new())
+        .timeout(Duration::MAX)
+        .max_retries(u32::MAX)
+        .backoff(Backoff::Fixed)
+        .retry_delay(BETWEEN_ATTEMPTS)
+        .cancel_on(&stop);
     while !stop.is_cancelled() {
-        match acquire(&backend, ELECTION, TTL).await {
-            Ok(Some(guard)) => {
-                let guard = guard.with_auto_extend(AutoExtend::new());
-                let end = tokio::select! {
-                    end = cluster.lead(candidate, guard.lease()) => end,
-                    () = guard.lost() => End::Deposed,
-                    () = stop.cancelled() => End::Resigned,
-                };
-                println!("{candidate}: {end:?}");
-                if end == End::Died {
-                    // What a process leaves behind: a lease that nobody renews or releases.
-                    let _forgotten = guard.detach();
-                    return Ok(());
-                }
-                if let Err(error) = guard.release().await {
-                    // It is repeated in the background, and the TTL frees the key at the latest.
-                    eprintln!("{candidate}: {error}");
-                }
+        let guard = match locks.lock(ELECTION).options(&election).await {
+            Ok(guard) => guard,
+            Err(error) if error.code() == ErrorCode::Aborted => return Ok(()),
+            Err(error) if error.is_retryable() => {
+                eprintln!("{candidate}: {error}");
+                sleep(BETWEEN_ATTEMPTS).await;
+                continue;
             }
-            Ok(None) => {}
-            Err(error) if error.is_retryable() => eprintln!("{candidate}: {error}"),
             Err(error) => return Err(error),
+        };
+        let end = tokio::select! {
+            end = cluster.lead(candidate, guard.lease()) => end,
+            () = guard.lost() => End::Deposed,
+            () = stop.cancelled() => End::Resigned,
+        };
+        println!("{candidate}: {end:?}");
+        if end == End::Died {
+            // What a process leaves behind: a lease that nobody renews or releases.
+            let _forgotten = guard.detach();
+            return Ok(());
         }
-        // After a term of its own too: let others have a try.
-        tokio::select! {
-            () = sleep(BETWEEN_ATTEMPTS) => {}
-            () = stop.cancelled() => {}
+        if let Err(error) = guard.release().await {
+            // The background repeats it, and the TTL frees the key at the latest.
+            eprintln!("{candidate}: {error}");
         }
+        // Let others lead, too.
+        sleep(BETWEEN_ATTEMPTS * 2).await;
     }
     Ok(())
 }
@@ -75,8 +84,8 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// A leader's work, of which every order carries `lease.fence()`. The second leader dies.
-    async fn lead(&self, leader: &str, lease: Lease<AnyBackend>) -> End {
+    /// A leader's work; every order carries `lease.fence()`. The second leader dies.
+    async fn lead(&self, leader: &str, lease: Lease) -> End {
         let term = {
             // A single push happens under it: it cannot be left half done.
             let mut terms = self.terms.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The life of a lock: taken, contended, extended, waited for, fenced, released by its id.
+//! The life of a lock: acquired, contended, extended, waited for, fenced, released by its id.
 //!
 //! ```sh
 //! cargo run --example quickstart
@@ -10,7 +10,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use syncguard_core::{Fence, LockBackend, LockOptions, acquire, lock, release};
+use syncguard_core::Fence;
 use syncguard_examples::connect;
 
 const KEY: &str = "report:daily";
@@ -22,16 +22,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("store: {}\n", alice.capabilities().backend);
 
     // A single attempt. Contention is a value, not an error, and is known at once.
-    let Some(guard) = acquire(&alice, KEY, Duration::from_secs(10)).await? else {
+    let ten_seconds = Duration::from_secs(10);
+    let Some(guard) = alice.try_lock(KEY).ttl(ten_seconds).await? else {
         return Err(format!("{KEY} is held, perhaps by another run; try again in 10 s").into());
     };
     let old_fence = guard.fence();
     say(
         "Alice",
-        "takes the lock for 10 s",
+        "acquires the lock for 10 s",
         format!("fence {old_fence}"),
     );
-    let refused = acquire(&bob, KEY, Duration::from_secs(10)).await?.is_none();
+    let refused = bob.try_lock(KEY).await?.is_none();
     say(
         "Bob",
         "asks for the same key",
@@ -44,8 +45,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let before = guard.remaining();
     let extended = guard.extend(Duration::from_secs(30)).await?;
-    if extended.expires_at_ms().is_none() {
-        return Err("the lease had run out before it was extended".into());
+    if !extended.is_extended() {
+        return Err("the lease expired before it was extended".into());
     }
     let after = guard.remaining();
     say(
@@ -54,13 +55,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         format!("{before:.1?} left -> {after:.1?} left"),
     );
 
-    // `lock` waits for the key, runs the section, and gives the key back.
+    // `lock` waits for the key; `run` runs a section under it, and releases.
     let waiting = tokio::spawn(async move {
         let started = Instant::now();
-        lock(&bob, KEY, LockOptions::new(), async |lease| {
-            (started.elapsed(), lease.fence())
-        })
-        .await
+        bob.lock(KEY)
+            .run(async |lease| (started.elapsed(), lease.fence()))
+            .await
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
     say("Alice", "releases", format!("{:?}", guard.release().await?));
@@ -72,31 +72,28 @@ async fn main() -> Result<(), Box<dyn Error>> {
     );
     say("Bob", "writes", ledger.write(new_fence));
 
-    // A write of Alice's that was held up on its way. No lock can stop it; the fence does.
+    // A write of Alice's that was delayed on its way. No lock can stop it; the fence does.
     say("Alice", "has a late write arrive", ledger.write(old_fence));
 
     // The lock id is all it takes to release a lock, from any process.
-    let Some(guard) = acquire(&alice, KEY, Duration::from_secs(10)).await? else {
-        return Err(format!("{KEY} was taken by someone else").into());
-    };
-    let job = guard.detach();
+    let job = alice.lock(KEY).ttl(ten_seconds).await?.detach();
     say(
         "Alice",
-        "takes it, hands the lock id on",
+        "acquires it, passes the lock id on",
         format!("fence {}", job.fence()),
     );
-    let first = release(&carol, job.lock_id()).await?;
+    let first = carol.release(job.lock_id()).await?;
     say(
         "Carol",
         "releases by the lock id alone",
         format!("{first:?}"),
     );
-    let second = release(&carol, job.lock_id()).await?;
+    let second = carol.release(job.lock_id()).await?;
     say("Carol", "releases it once more", format!("{second:?}"));
     Ok(())
 }
 
-/// A resource that takes no write older than the newest it has seen: the other half of a lock.
+/// A resource that refuses writes older than the newest it has seen: the other half of a lock.
 #[derive(Default)]
 struct Ledger {
     newest: Option<Fence>,

@@ -4,14 +4,13 @@
 //! cargo run --example startup_migration
 //! ```
 //!
-//! The lease is short and kept alive: a replica that dies in the middle holds up the others for no
-//! longer than that. Every change carries the fence, so a replica that was paused and overtaken
-//! cannot go on where it stopped.
+//! The lease is short and renewed: a replica that dies in the middle delays the others by no more than
+//! its TTL. Every change carries the fence, so a replica that was paused and overtaken cannot continue.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use syncguard_core::{AutoExtend, Backoff, Fence, LockOptions, lock};
+use syncguard_core::{AutoExtend, Backoff, Fence};
 use syncguard_examples::connect;
 use tokio::task::JoinSet;
 
@@ -21,29 +20,30 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Applies what is missing, and returns how many migrations that were.
 async fn migrate_at_startup(database: &Database) -> Result<usize, Failure> {
-    let backend = connect().await?;
-    let options = LockOptions::new()
-        .with_ttl(Duration::from_secs(15))
-        .with_auto_extend(AutoExtend::new().with_max_hold(Duration::from_secs(3600)))
-        // Waiting is all that a replica can do, so the timeout alone bounds it.
-        .with_timeout(Duration::from_secs(120))
-        .with_max_retries(u32::MAX)
-        .with_retry_delay(Duration::from_millis(50))
-        .with_backoff(Backoff::Fixed);
-    let receipt = lock(&backend, "migrate:shop", options, async |lease| {
-        let pending = MIGRATIONS.iter().skip(database.version());
-        let mut applied = 0;
-        for migration in pending {
-            database.apply(migration, lease.fence()).await?;
-            applied += 1;
-        }
-        Ok(applied)
-    })
-    .await?;
+    let locks = connect().await?;
+    let receipt = locks
+        .lock("migrate:shop")
+        .ttl(Duration::from_secs(15))
+        .auto_extend(AutoExtend::new().max_hold(Duration::from_secs(3600)))
+        // A replica can do nothing but wait, so the timeout alone limits it.
+        .timeout(Duration::from_secs(120))
+        .max_retries(u32::MAX)
+        .retry_delay(Duration::from_millis(50))
+        .backoff(Backoff::Fixed)
+        .run(async |lease| {
+            let pending = MIGRATIONS.iter().skip(database.version());
+            let mut applied = 0;
+            for migration in pending {
+                database.apply(migration, lease.fence()).await?;
+                applied += 1;
+            }
+            Ok(applied)
+        })
+        .await?;
     receipt.into_value()
 }
 
-/// In earnest one row: `UPDATE schema SET version = $1, fence = $2 WHERE fence <= $2`.
+/// In production, one row: `UPDATE schema SET version = $1, fence = $2 WHERE fence <= $2`.
 #[derive(Default)]
 struct Database {
     schema: Mutex<Schema>,

@@ -5,46 +5,49 @@
 //! ```
 //!
 //! Deliveries of one event wait for each other. The first does the work and records it, the others
-//! find the record. It is the record that makes "once" last; the lock keeps two deliveries from
-//! doing the work side by side before there is one.
+//! find the record. The record makes "once" last; the lock keeps two deliveries from doing the work
+//! concurrently before there is a record.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use syncguard_core::{AnyBackend, Fence, LockError, LockOptions, lock};
+use syncguard_core::{Fence, Lease, LockError, Locks};
 use syncguard_examples::connect;
 use tokio::task::JoinSet;
 
-/// What the sender of the event is told.
+/// What the sender of the event gets as a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reply {
     /// 200
     Handled,
     /// 200: a success as well, or the sender would not stop.
     HandledBefore,
-    /// 503: it is not known what became of the event, so let it come again.
+    /// 503: the outcome is unknown, so the sender has to deliver the event again.
     TryAgain,
 }
 
 #[derive(Clone)]
 struct Webhook {
-    backend: AnyBackend,
+    locks: Locks,
     shop: Arc<Shop>,
 }
 
 impl Webhook {
     async fn deliver(&self, event: &str) -> Reply {
-        // Answer before the sender gives up, and well before it stops sending.
-        let options = LockOptions::new().with_timeout(Duration::from_secs(5));
-        let handled = lock(&self.backend, lock_key(event), options, async |lease| {
+        let handle = async |lease: Lease| {
             if self.shop.is_shipped(event) {
                 return Reply::HandledBefore;
             }
             self.shop.ship(event, lease.fence()).await;
             Reply::Handled
-        })
-        .await;
+        };
+        // Answer before the sender gives up, and well before it stops sending.
+        let request = self
+            .locks
+            .lock(lock_key(event))
+            .timeout(Duration::from_secs(5));
+        let handled = request.run(handle).await;
         match handled {
             Ok(receipt) => receipt.into_value(),
             Err(error) => {
@@ -92,14 +95,14 @@ async fn deliver_four_times(event: &'static str) -> Result<(Vec<Reply>, Arc<Shop
     let shop = Arc::<Shop>::default();
     let mut deliveries = JoinSet::new();
     for _ in 0..3 {
-        let (backend, shop) = (connect().await?, Arc::clone(&shop));
-        let replica = Webhook { backend, shop };
+        let (locks, shop) = (connect().await?, Arc::clone(&shop));
+        let replica = Webhook { locks, shop };
         deliveries.spawn(async move { replica.deliver(event).await });
     }
     let mut replies = deliveries.join_all().await;
-    let (backend, shop_again) = (connect().await?, Arc::clone(&shop));
+    let (locks, shop_again) = (connect().await?, Arc::clone(&shop));
     let replica = Webhook {
-        backend,
+        locks,
         shop: shop_again,
     };
     replies.push(replica.deliver(event).await);

@@ -1,20 +1,19 @@
 //! A worker whose jobs take longer than a TTL, and which stops in good order.
 //!
 //! ```sh
-//! cargo run --example worker      # Ctrl-C stops it early
+//! cargo run --example worker      # Ctrl-C or SIGTERM stops it early
 //! ```
 //!
-//! Auto-extension keeps the lease alive, so the TTL can be short: it is how long a job rests after a
-//! worker died. Told to stop, the worker takes no further job, breaks off between two steps, and
-//! waits for what is released in the background.
+//! Auto-extension renews the lease, so the TTL can be short: it is how long a job rests after a worker
+//! died. On SIGINT or SIGTERM the worker starts no further job, stops between two steps, and waits
+//! until the background has released its locks.
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
 use syncguard_core::{
-    AnyBackend, AutoExtend, CancellationToken, ErrorCode, Lease, LockError, LockOptions,
-    ManagedBackend as _, lock,
+    AutoExtend, CancellationToken, ErrorCode, Lease, LockError, LockOptions, Locks,
 };
 use syncguard_examples::connect;
 use tokio::sync::watch;
@@ -23,28 +22,28 @@ use tokio::time::sleep;
 const TTL: Duration = Duration::from_secs(1);
 const STEPS: u32 = 8;
 
-/// Steps done of each job. In earnest a table, which refuses a step under an old fence.
+/// Steps done of each job. In production, a table that refuses a step under an old fence.
 type Progress = watch::Sender<BTreeMap<&'static str, u32>>;
 
 async fn work_off(
     jobs: &[&'static str],
-    backend: &AnyBackend,
+    locks: &Locks,
     progress: &Progress,
     shutdown: &CancellationToken,
 ) -> Result<(), LockError> {
     let options = LockOptions::new()
-        .with_ttl(TTL)
-        .with_auto_extend(AutoExtend::new().with_max_hold(Duration::from_secs(3600)))
-        .with_cancellation(shutdown.clone());
+        .ttl(TTL)
+        .auto_extend(AutoExtend::new().max_hold(Duration::from_secs(3600)))
+        .cancel_on(shutdown);
     for job in jobs {
         let key = format!("job:{job}");
         let section = async |lease| run(job, &lease, progress, shutdown).await;
-        match lock(backend, key, options.clone(), section).await {
+        match locks.lock(key).options(&options).run(section).await {
             Ok(receipt) => println!("{job}: {:?}", receipt.value()),
             Err(error) => match error.code() {
                 ErrorCode::Aborted => return Ok(()),
                 ErrorCode::AcquisitionTimeout => println!("{job}: another worker has it"),
-                // Dropped in the middle of a step. Whoever has it now goes on from the last one done.
+                // Dropped in the middle of a step. The next worker continues after the last one done.
                 ErrorCode::LockLost => println!("{job}: lost"),
                 _ => return Err(error),
             },
@@ -56,20 +55,20 @@ async fn work_off(
 #[derive(Debug)]
 enum End {
     Finished,
-    /// The next worker goes on from here.
-    BrokenOff,
+    /// The next worker continues from here.
+    Stopped,
 }
 
 async fn run(
     job: &'static str,
-    lease: &Lease<AnyBackend>,
+    lease: &Lease,
     progress: &Progress,
     shutdown: &CancellationToken,
 ) -> End {
     let done = progress.borrow().get(job).copied().unwrap_or(0);
     for step in done + 1..=STEPS {
         if shutdown.is_cancelled() {
-            return End::BrokenOff;
+            return End::Stopped;
         }
         sleep(Duration::from_millis(200)).await;
         progress.send_modify(|steps| {
@@ -81,14 +80,14 @@ async fn run(
     End::Finished
 }
 
-/// Works until something stops it: here the third step of the second job, or Ctrl-C.
+/// Works until something stops it: here the third step of the second job, or a signal.
 async fn work_until_stopped() -> Result<BTreeMap<&'static str, u32>, Box<dyn Error>> {
-    let backend = connect().await?;
+    let locks = connect().await?;
     let (progress, shutdown) = (Progress::default(), CancellationToken::new());
     let (mut steps, stop) = (progress.subscribe(), shutdown.clone());
     tokio::spawn(async move {
         tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
+            () = told_to_end() => {}
             _ = steps.wait_for(|steps| steps.get("thumbnails") == Some(&3)) => {}
         }
         println!("stopping");
@@ -96,11 +95,28 @@ async fn work_until_stopped() -> Result<BTreeMap<&'static str, u32>, Box<dyn Err
     });
 
     let jobs = ["report", "thumbnails", "mails"];
-    let worked = work_off(&jobs, &backend, &progress, &shutdown).await;
-    // On every path: what is not drained is not free before its TTL ends.
-    let drained = backend.drain(Duration::from_secs(10)).await;
+    let worked = work_off(&jobs, &locks, &progress, &shutdown).await;
+    // On every path: a lock that is not drained stays held until its TTL ends.
+    let drained = locks.drain(Duration::from_secs(10)).await;
     worked.and(drained)?;
     Ok(progress.borrow().clone())
+}
+
+/// Ctrl-C, or the SIGTERM by which schedulers end a process.
+async fn told_to_end() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+            return;
+        }
+    }
+    // Without a handler for it, Ctrl-C ends the process by itself.
+    let _ = tokio::signal::ctrl_c().await;
 }
 
 #[tokio::main]
@@ -112,7 +128,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 #[cfg(test)]
 #[tokio::test]
-async fn a_long_job_is_finished_and_the_next_broken_off() -> Result<(), Box<dyn Error>> {
+async fn a_long_job_is_finished_and_the_next_stopped() -> Result<(), Box<dyn Error>> {
     let steps = work_until_stopped().await?;
     assert_eq!(steps["report"], STEPS);
     assert!((3..STEPS).contains(&steps["thumbnails"]), "{steps:?}");

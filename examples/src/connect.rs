@@ -3,33 +3,31 @@
 use std::env;
 use std::sync::LazyLock;
 
-use syncguard_core::{AnyBackend, LockError};
-use syncguard_firestore::{FirestoreBackend, FirestoreOptions, FirestoreStore};
+use syncguard_core::{LockError, Locks};
+use syncguard_firestore::{FirestoreBackend, FirestoreOptions};
 use syncguard_memory::MemoryBackend;
-use syncguard_postgres::{PostgresBackend, PostgresStore};
-use syncguard_redis::{RedisBackend, RedisStore};
+use syncguard_postgres::PostgresBackend;
+use syncguard_redis::RedisBackend;
 
 /// A new client of the store that the environment names: `SYNCGUARD_REDIS_URL`,
-/// `SYNCGUARD_POSTGRES_URL` or `FIRESTORE_EMULATOR_HOST`. Without them, one of a store in this
-/// process.
+/// `SYNCGUARD_POSTGRES_URL` or `FIRESTORE_EMULATOR_HOST`. Without them, of one in this process.
 ///
 /// # Errors
 /// If the store cannot be reached.
-pub async fn connect() -> Result<AnyBackend, LockError> {
+pub async fn connect() -> Result<Locks, LockError> {
     if let Ok(url) = env::var("SYNCGUARD_REDIS_URL") {
-        let store = RedisStore::connect(&url).await?;
-        return Ok(AnyBackend::new(RedisBackend::new(store)));
+        return Ok(Locks::new(RedisBackend::connect(&url).await?));
     }
     if let Ok(url) = env::var("SYNCGUARD_POSTGRES_URL") {
-        let store = PostgresStore::connect(&url).await?;
-        store.setup_schema().await?;
-        return Ok(AnyBackend::new(PostgresBackend::new(store)));
+        let backend = PostgresBackend::connect(&url).await?;
+        backend.setup_schema().await?;
+        return Ok(Locks::new(backend));
     }
     if let Ok(host) = env::var("FIRESTORE_EMULATOR_HOST") {
         let options = FirestoreOptions::new();
-        let store = FirestoreStore::connect_emulator(&host, "examples", options).await?;
-        return Ok(AnyBackend::new(FirestoreBackend::new(store)));
+        let backend = FirestoreBackend::connect_emulator(&host, "examples", options).await?;
+        return Ok(Locks::new(backend));
     }
     static IN_PROCESS: LazyLock<MemoryBackend> = LazyLock::new(MemoryBackend::default);
-    Ok(AnyBackend::new(IN_PROCESS.clone()))
+    Ok(Locks::new(IN_PROCESS.clone()))
 }

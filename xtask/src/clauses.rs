@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use syncguard_conformance::cases;
-use syncguard_core::clauses;
+use syncguard_core::backend::clauses;
 
 use crate::Verdict;
 

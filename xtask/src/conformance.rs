@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 use syncguard_conformance::{CaseReport, Report, RunOptions, Status, cases};
-use syncguard_core::clauses;
+use syncguard_core::backend::clauses;
 use tokio::task::JoinSet;
 
 use crate::Done;
@@ -106,14 +106,14 @@ async fn run_suites(stores: &[Store], filter: Option<&str>) -> Matrix {
             }
         };
         let done = Arc::clone(&done);
-        let mut options = RunOptions::new().with_on_case(move |case| {
+        let mut options = RunOptions::new().on_case(move |case| {
             done.fetch_add(1, Ordering::Relaxed);
             if case.status == Status::Failed {
                 eprintln!("    {name}: {} failed", case.name);
             }
         });
         if let Some(part) = filter {
-            options = options.with_filter(part);
+            options = options.filter(part);
         }
         let suite = (backend.conformance)(store.address.clone(), options);
         suites.spawn(async move { (backend, suite.await) });

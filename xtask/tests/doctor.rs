@@ -138,10 +138,10 @@ fn warnings_pass_and_options_reach_the_store() {
 
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let store = syncguard_postgres::PostgresStore::connect(&server.url())
+        let backend = syncguard_postgres::PostgresBackend::connect(&server.url())
             .await
             .unwrap();
-        store.setup_schema().await.unwrap();
+        backend.setup_schema().await.unwrap();
     });
     let (output, text) = doctor(&["--url", &server.url()]);
     assert!(output.status.success(), "{text}");

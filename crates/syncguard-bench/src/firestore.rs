@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use syncguard_core::{Managed, Policy};
-use syncguard_firestore::{FirestoreBackend, FirestoreOptions, FirestoreStore};
+use syncguard_core::Locks;
+use syncguard_firestore::{FirestoreBackend, FirestoreOptions};
 use syncguard_testkit::{FirestoreEmulator, install};
 
 use crate::drive::Sample;
@@ -33,7 +33,7 @@ pub(crate) fn measure(settings: &Settings) -> Result<StoreReport> {
 }
 
 async fn all(host: &str, settings: &Settings) -> Result<StoreReport> {
-    let backend = connect(host).await?;
+    let locks = connect(host).await?;
     let mut report = StoreReport {
         store: "firestore",
         versions: [
@@ -51,7 +51,7 @@ async fn all(host: &str, settings: &Settings) -> Result<StoreReport> {
     tell("warming up");
     let span = settings.span;
     for operation in [Operation::Pair, Operation::Extend] {
-        workload::measure(&backend, operation, CLIENTS, span * WARM_UP / 4).await?;
+        workload::measure(&locks, operation, CLIENTS, span * WARM_UP / 4).await?;
     }
     transactions::measure(host, span * WARM_UP / 4).await?;
     // First of all: the emulator goes through all documents for a query, and few are there yet.
@@ -62,17 +62,17 @@ async fn all(host: &str, settings: &Settings) -> Result<StoreReport> {
     for operation in OPERATIONS {
         for &tasks in settings.tasks {
             tell(&format!("{}, {tasks} tasks", operation.name()));
-            load(host, &backend, operation, tasks, settings, &mut report).await?;
+            load(host, &locks, operation, tasks, settings, &mut report).await?;
         }
     }
     tell("hand-over");
-    report.handover = handover::measure(&backend, settings.span, settings.repetitions).await?;
+    report.handover = handover::measure(&locks, settings.span, settings.repetitions).await?;
     Ok(report)
 }
 
 async fn load(
     host: &str,
-    backend: &FirestoreBackend,
+    locks: &Locks,
     operation: Operation,
     tasks: usize,
     settings: &Settings,
@@ -80,7 +80,7 @@ async fn load(
 ) -> Result<()> {
     let (mut ours, mut limits) = (Vec::new(), Vec::new());
     for _ in 0..settings.repetitions {
-        ours.push(workload::measure(backend, operation, tasks, settings.span).await?);
+        ours.push(workload::measure(locks, operation, tasks, settings.span).await?);
         limits.push(bare::measure(host, operation, tasks, settings.span).await?);
     }
     let (ours, limit) = (Sample::median(&ours), Sample::median(&limits));
@@ -129,9 +129,8 @@ async fn beside_transactions(host: &str, settings: &Settings) -> Result<Comparis
     ))
 }
 
-async fn connect(host: &str) -> Result<FirestoreBackend> {
-    let options = FirestoreOptions::new().with_request_timeout(PATIENCE);
-    let store = FirestoreStore::connect_emulator(host, requests::PROJECT, options).await?;
-    let policy = Policy::new().with_operation_timeout(PATIENCE);
-    Ok(Managed::with_policy(store, policy))
+async fn connect(host: &str) -> Result<Locks> {
+    let options = FirestoreOptions::new().request_timeout(PATIENCE);
+    let backend = FirestoreBackend::connect_emulator(host, requests::PROJECT, options).await?;
+    Ok(Locks::builder(backend).operation_timeout(PATIENCE).build())
 }

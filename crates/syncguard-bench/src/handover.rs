@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Serialize;
-use syncguard_core::{Backoff, ErrorCode, LockOptions, ManagedBackend, lock};
+use syncguard_core::{Backoff, ErrorCode, LockOptions, Locks};
 use tokio::task::JoinSet;
 
 use super::drive::{Latency, median};
@@ -13,7 +13,7 @@ const WORKERS: usize = 16;
 const SECTION: Duration = Duration::from_millis(1);
 const KEY: &str = "handover";
 
-/// What 16 workers saw who do one thing after the other under one lock.
+/// What 16 workers saw that run one section after the other under one lock.
 #[derive(Debug, Serialize)]
 pub(crate) struct Handover {
     /// How they wait.
@@ -28,23 +28,23 @@ pub(crate) struct Handover {
     pub(crate) alone_per_second: f64,
 }
 
-/// Measures two ways of waiting: as `lock()` does unless told, and by asking often.
-pub(crate) async fn measure<B: ManagedBackend>(
-    backend: &B,
+/// Measures two ways of waiting: the defaults, and asking often.
+pub(crate) async fn measure(
+    locks: &Locks,
     span: Duration,
     repetitions: usize,
 ) -> Result<Vec<Handover>> {
     let often = LockOptions::new()
-        .with_backoff(Backoff::Fixed)
-        .with_retry_delay(Duration::from_millis(5))
-        .with_max_retries(1_000);
+        .backoff(Backoff::Fixed)
+        .retry_delay(Duration::from_millis(5))
+        .max_retries(1_000);
     let ways = [("defaults", LockOptions::new()), ("every 5 ms", often)];
     let mut measured = Vec::new();
     for (waiting, options) in ways {
         let (mut together, mut alone) = (Vec::new(), Vec::new());
         for _ in 0..repetitions {
-            together.push(run(backend, WORKERS, &options, span * 4).await?);
-            alone.push(run(backend, 1, &options, span).await?);
+            together.push(run(locks, WORKERS, &options, span * 4).await?);
+            alone.push(run(locks, 1, &options, span).await?);
         }
         let of = |figure: &dyn Fn(&Run) -> f64| median(together.iter().map(figure));
         measured.push(Handover {
@@ -65,8 +65,8 @@ struct Run {
     gave_up: f64,
 }
 
-async fn run<B: ManagedBackend>(
-    backend: &B,
+async fn run(
+    locks: &Locks,
     workers: usize,
     options: &LockOptions,
     span: Duration,
@@ -74,7 +74,7 @@ async fn run<B: ManagedBackend>(
     let mut tasks = JoinSet::new();
     let started = Instant::now();
     for _ in 0..workers {
-        let (backend, options) = (backend.clone(), options.clone());
+        let (locks, options) = (locks.clone(), options.clone());
         tasks.spawn(async move {
             let (mut waits, mut gave_up) = (Vec::new(), 0_u32);
             while started.elapsed() < span {
@@ -84,7 +84,7 @@ async fn run<B: ManagedBackend>(
                     tokio::time::sleep(SECTION).await;
                     waited
                 };
-                match lock(&backend, KEY, options.clone(), section).await {
+                match locks.lock(KEY).options(&options).run(section).await {
                     Ok(receipt) => waits.push(receipt.into_value()),
                     Err(error) if error.code() == ErrorCode::AcquisitionTimeout => gave_up += 1,
                     Err(error) => return Err(error),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use syncguard_core::LockId;
+use syncguard_core::{LockId, Locks};
 use syncguard_memory::MemoryBackend;
 
 use crate::drive::{Sample, Stopwatch, Worker, drive};
@@ -18,7 +18,7 @@ pub(crate) fn measure(settings: &Settings) -> Result<StoreReport> {
 }
 
 async fn all(settings: &Settings) -> Result<StoreReport> {
-    let backend = MemoryBackend::default();
+    let locks = Locks::new(MemoryBackend::default());
     let mut report = StoreReport {
         store: "memory",
         versions: [].into(),
@@ -34,7 +34,7 @@ async fn all(settings: &Settings) -> Result<StoreReport> {
             for _ in 0..settings.repetitions {
                 // It remembers each call's time.
                 let span = settings.span / 5;
-                ours.push(workload::measure(&backend, operation, tasks, span).await?);
+                ours.push(workload::measure(&locks, operation, tasks, span).await?);
                 if operation == Operation::Pair {
                     limits.push(bare(tasks, span).await?);
                 }
@@ -57,7 +57,7 @@ async fn all(settings: &Settings) -> Result<StoreReport> {
         }
     }
     tell("hand-over");
-    report.handover = handover::measure(&backend, settings.span, settings.repetitions).await?;
+    report.handover = handover::measure(&locks, settings.span, settings.repetitions).await?;
     Ok(report)
 }
 

@@ -6,8 +6,8 @@ use std::str::FromStr as _;
 use anyhow::Result;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, raw_sql};
-use syncguard_core::Managed;
-use syncguard_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
+use syncguard_core::Locks;
+use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::{PostgresServer, install};
 
 use crate::drive::Sample;
@@ -51,13 +51,13 @@ async fn all(server: &PostgresServer, settings: &Settings) -> Result<StoreReport
     };
     let statements = statements::prepared(&pool).await?;
     for &tasks in settings.tasks {
-        let backend = backend(&server.url(), tasks, PostgresOptions::new()).await?;
+        let locks = connected(&server.url(), tasks, PostgresOptions::new()).await?;
         for operation in OPERATIONS {
             tell(&format!("{}, {tasks} tasks", operation.name()));
             let bench = Bench {
                 server,
                 settings,
-                backend: &backend,
+                locks: &locks,
                 pool: &pool,
                 pgbench: Pgbench::new(server.port(), tasks, &statements)?,
                 tasks,
@@ -72,15 +72,15 @@ async fn all(server: &PostgresServer, settings: &Settings) -> Result<StoreReport
         .comparisons
         .extend(server::scale(&server.url(), &pool, settings).await?);
     tell("hand-over");
-    let backend = backend(&server.url(), 16, PostgresOptions::new()).await?;
-    report.handover = handover::measure(&backend, settings.span, settings.repetitions).await?;
+    let locks = connected(&server.url(), 16, PostgresOptions::new()).await?;
+    report.handover = handover::measure(&locks, settings.span, settings.repetitions).await?;
     Ok(report)
 }
 
 struct Bench<'a> {
     server: &'a PostgresServer,
     settings: &'a Settings,
-    backend: &'a PostgresBackend,
+    locks: &'a Locks,
     pool: &'a PgPool,
     pgbench: Pgbench<'a>,
     tasks: usize,
@@ -93,7 +93,7 @@ impl Bench<'_> {
         let (tasks, span, url) = (self.tasks, self.settings.span, self.server.url());
         for _ in 0..self.settings.repetitions {
             empty(self.pool).await?;
-            let sample = workload::measure(self.backend, operation, tasks, span).await?;
+            let sample = workload::measure(self.locks, operation, tasks, span).await?;
             let rate = sample.steps_per_second;
             ours.push(sample);
             empty(self.pool).await?;
@@ -156,12 +156,12 @@ fn alike(url: &str) -> Result<PgConnectOptions> {
     Ok(PgConnectOptions::from_str(url)?.options(SETTINGS))
 }
 
-/// A backend with its tables, and a connection for each task.
-async fn backend(url: &str, tasks: usize, options: PostgresOptions) -> Result<PostgresBackend> {
-    let options = options.with_max_connections(u32::try_from(tasks)?);
-    let store = PostgresStore::connect_with(url, options).await?;
-    store.setup_schema().await?;
-    Ok(Managed::new(store))
+/// Locks with their tables, and a connection for each task.
+async fn connected(url: &str, tasks: usize, options: PostgresOptions) -> Result<Locks> {
+    let options = options.max_connections(u32::try_from(tasks)?);
+    let backend = PostgresBackend::connect_with(url, options).await?;
+    backend.setup_schema().await?;
+    Ok(Locks::new(backend))
 }
 
 async fn empty(pool: &PgPool) -> Result<()> {

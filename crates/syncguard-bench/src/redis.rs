@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
-use syncguard_core::Managed;
-use syncguard_redis::{RedisBackend, RedisStore};
+use syncguard_core::Locks;
+use syncguard_redis::RedisBackend;
 use syncguard_testkit::{RedisServer, install};
 
 use super::drive::Sample;
@@ -28,7 +28,7 @@ pub(crate) fn measure(settings: &Settings) -> Result<StoreReport> {
 }
 
 async fn all(server: &RedisServer, settings: &Settings) -> Result<StoreReport> {
-    let backend: RedisBackend = Managed::new(RedisStore::connect(&server.url()).await?);
+    let locks = Locks::new(RedisBackend::connect(&server.url()).await?);
     let mut connection = connect(&server.url()).await?;
     let mut report = StoreReport {
         store: "redis",
@@ -52,7 +52,7 @@ async fn all(server: &RedisServer, settings: &Settings) -> Result<StoreReport> {
             let bench = Bench {
                 server,
                 settings,
-                backend: &backend,
+                locks: &locks,
                 tasks,
             };
             bench.load(operation, &mut connection, &mut report).await?;
@@ -66,7 +66,7 @@ async fn all(server: &RedisServer, settings: &Settings) -> Result<StoreReport> {
     flush(&mut connection).await?;
     report
         .comparisons
-        .extend(server::bytes(&backend, &mut connection).await?);
+        .extend(server::bytes(&locks, &mut connection).await?);
     tell("many locks");
     flush(&mut connection).await?;
     report
@@ -74,15 +74,15 @@ async fn all(server: &RedisServer, settings: &Settings) -> Result<StoreReport> {
         .extend(server::scale(server, settings).await?);
     tell("hand-over");
     flush(&mut connection).await?;
-    report.handover = handover::measure(&backend, settings.span, settings.repetitions).await?;
-    backend.get_ref().close().await;
+    report.handover = handover::measure(&locks, settings.span, settings.repetitions).await?;
+    locks.close().await?;
     Ok(report)
 }
 
 struct Bench<'a> {
     server: &'a RedisServer,
     settings: &'a Settings,
-    backend: &'a RedisBackend,
+    locks: &'a Locks,
     tasks: usize,
 }
 
@@ -98,7 +98,7 @@ impl Bench<'_> {
         for _ in 0..self.settings.repetitions {
             flush(connection).await?;
             let span = self.settings.span;
-            let sample = workload::measure(self.backend, operation, self.tasks, span).await?;
+            let sample = workload::measure(self.locks, operation, self.tasks, span).await?;
             let rate = sample.steps_per_second;
             ours.push(sample);
             limits.push(self.limit(operation, rate, connection).await?);

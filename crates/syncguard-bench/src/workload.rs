@@ -1,9 +1,9 @@
-//! What is measured of every store: the operations, by tasks that share one backend.
+//! What is measured of every store: the operations, by tasks that share one client.
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use syncguard_core::{ExtendResult, LockId, LockKey, Lookup, ManagedBackend, Ttl};
+use anyhow::{Context as _, Result, ensure};
+use syncguard_core::{LockGuard, LockId, LockKey, Locks, Ttl};
 
 use super::Settings;
 use super::drive::{Sample, Stopwatch, Worker, drive};
@@ -17,7 +17,7 @@ const KEYS: u64 = 100;
 /// What a task does over and over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// Takes a free key (kind 0) and gives it back (kind 1).
+    /// Acquires a free key (kind 0) and releases it (kind 1).
     Pair,
     /// Extends a lease that it holds.
     Extend,
@@ -55,113 +55,112 @@ pub(crate) fn key_text(task: usize, number: u64) -> String {
 pub(crate) const WANTED: &str = "199999999999";
 
 /// Measures one operation by this many tasks on one client.
-pub(crate) async fn measure<B: ManagedBackend>(
-    backend: &B,
+pub(crate) async fn measure(
+    locks: &Locks,
     operation: Operation,
     tasks: usize,
     span: Duration,
 ) -> Result<Sample> {
-    measure_on(std::slice::from_ref(backend), operation, tasks, span).await
+    measure_on(std::slice::from_ref(locks), operation, tasks, span).await
 }
 
-/// Pairs per second of 16 tasks on either of two backends, which take turns: what slows the machine
+/// Pairs per second of 16 tasks on either of two clients, which take turns: what slows the machine
 /// slows both.
-pub(crate) async fn pairs_side_by_side<B: ManagedBackend>(
-    sides: &[B],
+pub(crate) async fn pairs_side_by_side(
+    sides: &[Locks],
     settings: &Settings,
 ) -> Result<[f64; 2]> {
     let mut samples = [Vec::new(), Vec::new()];
     for _ in 0..settings.repetitions {
-        for (backend, samples) in sides.iter().zip(&mut samples) {
-            samples.push(measure(backend, Operation::Pair, 16, settings.span).await?);
+        for (locks, samples) in sides.iter().zip(&mut samples) {
+            samples.push(measure(locks, Operation::Pair, 16, settings.span).await?);
         }
     }
     Ok(samples.map(|samples| Sample::median(&samples).steps_per_second))
 }
 
 /// Measures one operation by this many tasks, which share these clients.
-pub(crate) async fn measure_on<B: ManagedBackend>(
-    clients: &[B],
+pub(crate) async fn measure_on(
+    clients: &[Locks],
     operation: Operation,
     tasks: usize,
     span: Duration,
 ) -> Result<Sample> {
-    let backend = clients.first().context("no client")?;
     let ttl = Ttl::new(TTL)?;
-    let holder = LockId::generate()?;
+    let wanted = LockKey::new(WANTED)?;
+    let mut held = Vec::new();
     if operation == Operation::Refusal {
-        take(backend, WANTED, &holder, ttl).await?;
+        let locks = clients.first().context("no client")?;
+        held.push(take(locks, &wanted, ttl).await?);
     }
-    let (mut workers, mut held) = (Vec::new(), vec![holder]);
-    for (task, backend) in (0..tasks).zip(clients.iter().cycle()) {
-        let id = LockId::generate()?;
+    let mut workers = Vec::new();
+    for (task, locks) in (0..tasks).zip(clients.iter().cycle()) {
+        let keys = (0..KEYS).map(|number| LockKey::new(&key_text(task, number)));
+        let keys = keys.collect::<Result<Vec<_>, _>>()?;
+        let mut id = None;
         if matches!(operation, Operation::Extend | Operation::Lookup) {
-            take(backend, &key_text(task, 0), &id, ttl).await?;
-            held.push(id);
+            let guard = take(locks, &keys[0], ttl).await?;
+            id = Some(*guard.lock_id());
+            held.push(guard);
         }
         workers.push(Task {
-            backend: backend.clone(),
+            locks: locks.clone(),
             operation,
             ttl,
             id,
-            keys: (0..KEYS)
-                .map(|number| LockKey::new(&key_text(task, number)))
-                .collect::<Result<_, _>>()?,
-            wanted: LockKey::new(WANTED)?,
+            keys,
+            wanted: wanted.clone(),
             next: 0,
         });
     }
     let sample = drive(workers, span).await;
-    for id in held {
-        let _ = backend.release(&id).await?;
+    for guard in held {
+        let _ = guard.release().await?;
     }
     sample
 }
 
-async fn take<B: ManagedBackend>(backend: &B, key: &str, id: &LockId, ttl: Ttl) -> Result<()> {
-    let taken = backend.acquire(&LockKey::new(key)?, id, ttl).await?;
-    ensure!(!taken.is_locked(), "a key of the bench is held");
-    Ok(())
+async fn take(locks: &Locks, key: &LockKey, ttl: Ttl) -> Result<LockGuard> {
+    let taken = locks.try_lock(key).ttl(ttl).await?;
+    taken.context("a key of the bench is held")
 }
 
-struct Task<B> {
-    backend: B,
+struct Task {
+    locks: Locks,
     operation: Operation,
     ttl: Ttl,
-    id: LockId,
+    /// Of a lock that it holds, if its operation is about one.
+    id: Option<LockId>,
     keys: Vec<LockKey>,
     wanted: LockKey,
     next: usize,
 }
 
-impl<B: ManagedBackend> Worker for Task<B> {
+impl Worker for Task {
     async fn step(&mut self, watch: &mut Stopwatch) -> Result<()> {
-        let (backend, ttl) = (&self.backend, self.ttl);
+        let (locks, ttl) = (&self.locks, self.ttl);
+        let id = || self.id.context("it holds no lock");
         match self.operation {
             Operation::Pair => {
                 self.next = (self.next + 1) % self.keys.len();
-                let (key, id) = (&self.keys[self.next], LockId::generate()?);
-                let taken = watch.time(0, backend.acquire(key, &id, ttl)).await?;
-                ensure!(!taken.is_locked(), "a free key was refused");
-                let released = watch.time(1, backend.release(&id)).await?;
+                let acquire = locks.try_lock(&self.keys[self.next]).ttl(ttl);
+                let guard = watch.time(0, acquire.into_future()).await?;
+                let guard = guard.context("a free key was refused")?;
+                let released = watch.time(1, guard.release()).await?;
                 ensure!(released.is_released(), "a held lock was not released");
             }
             Operation::Extend => {
-                let extended = watch.time(0, backend.extend(&self.id, ttl)).await?;
-                let ExtendResult::Extended { .. } = extended else {
-                    bail!("a held lock was not extended");
-                };
+                let extended = watch.time(0, locks.extend(id()?, ttl)).await?;
+                ensure!(extended.is_extended(), "a held lock was not extended");
             }
             Operation::Lookup => {
-                let found = watch.time(0, backend.lookup(Lookup::Id(&self.id))).await?;
+                let found = watch.time(0, locks.get_by_id(id()?)).await?;
                 ensure!(found.is_some(), "a held lock was not found");
             }
             Operation::Refusal => {
-                let id = LockId::generate()?;
-                let taken = watch
-                    .time(0, backend.acquire(&self.wanted, &id, ttl))
-                    .await?;
-                ensure!(taken.is_locked(), "a held key was granted");
+                let acquire = locks.try_lock(&self.wanted).ttl(ttl);
+                let guard = watch.time(0, acquire.into_future()).await?;
+                ensure!(guard.is_none(), "a held key was granted");
             }
         }
         Ok(())

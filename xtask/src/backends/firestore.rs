@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use syncguard_core::{Finding, LockError, Preflight as _};
-use syncguard_firestore::{FirestoreBackend, FirestoreOptions, FirestoreStore};
+use syncguard_core::{Finding, LockError, Locks};
+use syncguard_firestore::{FirestoreBackend, FirestoreOptions};
 use syncguard_testkit::{FirestoreEmulator, install};
 
 use super::{Backend, Deployment, Running, Service};
@@ -51,23 +51,23 @@ pub(crate) fn at_emulator(url: &str, host: &str) -> String {
 
 async fn preflight(deployment: Deployment) -> Result<Vec<Finding>, LockError> {
     let asked = deployment.options;
-    let mut options = FirestoreOptions::new().with_server_time(asked.server_time);
+    let mut options = FirestoreOptions::new().server_time(asked.server_time);
     if let Some(collection) = asked.locks {
-        options = options.with_lock_collection(collection);
+        options = options.lock_collection(collection);
     }
     if let Some(collection) = asked.fence_counters {
-        options = options.with_fence_collection(collection);
+        options = options.fence_collection(collection);
     }
-    let store = match emulator(&deployment.url) {
+    let backend = match emulator(&deployment.url) {
         Some((address, project)) => {
-            FirestoreStore::connect_emulator(address, project, options).await?
+            FirestoreBackend::connect_emulator(address, project, options).await?
         }
         None => {
             let (_, place) = deployment.url.split_once("://").unwrap_or_default();
             // Fails only where there is one already, which then will do.
             let _ = rustls::crypto::ring::default_provider().install_default();
-            FirestoreStore::connect(place, options).await?
+            FirestoreBackend::connect(place, options).await?
         }
     };
-    FirestoreBackend::new(store).preflight().await
+    Locks::new(backend).preflight().await
 }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use syncguard_core::Preflight as _;
+use syncguard_core::Locks;
 use syncguard_memory::MemoryBackend;
 
 use super::Backend;
@@ -17,5 +17,5 @@ pub(super) const BACKEND: Backend = Backend {
     },
     schemes: &["memory"],
     options: &[],
-    preflight: |_| Box::pin(async { MemoryBackend::default().preflight().await }),
+    preflight: |_| Box::pin(async { Locks::new(MemoryBackend::default()).preflight().await }),
 };

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use syncguard_core::Preflight as _;
-use syncguard_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
+use syncguard_core::Locks;
+use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::{PostgresServer, install};
 
 use super::{Backend, Running, Service};
@@ -36,19 +36,19 @@ pub(super) const BACKEND: Backend = Backend {
         Box::pin(async move {
             let asked = deployment.options;
             let mut options = PostgresOptions::new()
-                .with_max_connections(1)
-                .with_transaction_pooler(asked.transaction_pooler);
+                .max_connections(1)
+                .transaction_pooler(asked.transaction_pooler);
             if let Some(prefix) = asked.prefix {
-                options = options.with_prefix(prefix);
+                options = options.prefix(prefix);
             }
             if let Some(table) = asked.locks {
-                options = options.with_locks_table(table);
+                options = options.locks_table(table);
             }
             if let Some(table) = asked.fence_counters {
-                options = options.with_fence_counters_table(table);
+                options = options.fence_counters_table(table);
             }
-            let store = PostgresStore::connect_with(&deployment.url, options).await?;
-            PostgresBackend::new(store).preflight().await
+            let backend = PostgresBackend::connect_with(&deployment.url, options).await?;
+            Locks::new(backend).preflight().await
         })
     },
 };

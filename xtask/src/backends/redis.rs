@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use syncguard_conformance::Harness as _;
-use syncguard_core::Preflight as _;
-use syncguard_redis::{RedisBackend, RedisOptions, RedisStore};
+use syncguard_core::Locks;
+use syncguard_redis::{RedisBackend, RedisOptions};
 use syncguard_testkit::{RedisServer, install};
 
 use super::{Backend, Running, Service};
@@ -35,10 +35,10 @@ pub(super) const BACKEND: Backend = Backend {
         Box::pin(async move {
             let mut options = RedisOptions::new();
             if let Some(prefix) = deployment.options.prefix {
-                options = options.with_prefix(prefix);
+                options = options.prefix(prefix);
             }
-            let store = RedisStore::connect_with(&deployment.url, options).await?;
-            RedisBackend::new(store).preflight().await
+            let backend = RedisBackend::connect_with(&deployment.url, options).await?;
+            Locks::new(backend).preflight().await
         })
     },
 };

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use syncguard_chaos::Rng;
-use syncguard_core::{AnyBackend, ManagedBackend as _, acquire, is_locked};
+use syncguard_core::Locks;
+
 use tokio::task::JoinSet;
 
 use super::Settings;
@@ -38,11 +39,11 @@ struct Outcomes {
 
 pub(super) fn run(store: &Store, settings: Settings) -> Done {
     let (_server, address, runtime) = store.started()?;
-    let backend = runtime.block_on((store.connect)(address, settings.mutant))?;
+    let locks = runtime.block_on((store.connect)(address, settings.mutant))?;
     let what = format!("abandon {ACQUIRES} acquires on {}", store.name);
     let outcomes = Arc::new(Outcomes::default());
     let held = announced(&what, || {
-        runtime.block_on(experiment(&backend, &outcomes, settings.seed))
+        runtime.block_on(experiment(&locks, &outcomes, settings.seed))
     })?;
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     println!(
@@ -61,15 +62,15 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
 }
 
 /// Gives the number of keys that are held at the end, by nobody.
-async fn experiment(backend: &AnyBackend, outcomes: &Arc<Outcomes>, seed: u64) -> Result<usize> {
+async fn experiment(locks: &Locks, outcomes: &Arc<Outcomes>, seed: u64) -> Result<usize> {
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
-        let (backend, outcomes) = (backend.clone(), Arc::clone(outcomes));
+        let (locks, outcomes) = (locks.clone(), Arc::clone(outcomes));
         clients.spawn(async move {
             let mut rng = Rng::part(seed, client);
             for _ in 0..ACQUIRES / CLIENTS + 1 {
                 let patience = Duration::from_micros(rng.within(PATIENCE_US));
-                let attempt = acquire(&backend, key(rng.within(0..KEYS)), TTL);
+                let attempt = locks.try_lock(key(rng.within(0..KEYS))).ttl(TTL);
                 let counter = match tokio::time::timeout(patience, attempt).await {
                     Err(_) => &outcomes.abandoned,
                     Ok(Err(_)) => &outcomes.failed,
@@ -86,10 +87,10 @@ async fn experiment(backend: &AnyBackend, outcomes: &Arc<Outcomes>, seed: u64) -
     }
     let deadline = Instant::now() + DRAIN;
     loop {
-        backend.drain(DRAIN).await?;
+        locks.drain(DRAIN).await?;
         let mut held = 0;
         for number in 0..KEYS {
-            held += usize::from(is_locked(backend, key(number)).await?);
+            held += usize::from(locks.is_locked(key(number)).await?);
         }
         if held == 0 || Instant::now() >= deadline {
             return Ok(held);

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
-use syncguard_core::{AnyBackend, ManagedBackend as _, acquire, is_locked};
+use syncguard_core::Locks;
+
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::store::{Store, chosen, names};
+use super::store::{Store, named, names};
 use super::worker::connect;
 use crate::step::{announced, this_program};
 use crate::{Done, Verdict};
@@ -44,30 +45,28 @@ pub(crate) fn hold(holding: &Holding) -> Done {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let store = *chosen(std::slice::from_ref(&holding.store))
-            .first()
-            .context("no such store")?;
-        let backend = connect(store, &holding.address, None).await?;
+        let store = named(&holding.store)?;
+        let locks = connect(store, &holding.address, None).await?;
         let mut told = signal(SignalKind::terminate())?;
-        let guard = acquire(&backend, KEY, TTL)
+        let guard = locks.try_lock(KEY).ttl(TTL)
             .await?
             .context("the key is held")?;
         println!("{HOLDING}");
         told.recv().await;
         drop(guard);
-        backend.drain(TTL).await?;
+        locks.drain(TTL).await?;
         Ok(Verdict::Passed)
     })
 }
 
 pub(super) fn run(store: &Store) -> Done {
     let (_server, address, runtime) = store.started()?;
-    let backend = runtime.block_on(connect(store, &address, None))?;
+    let locks = runtime.block_on(connect(store, &address, None))?;
 
     let what = format!("end holders on {}", store.name);
     let [drained, killed] = announced(&what, || {
         Ok([Signal::TERM, Signal::KILL]
-            .map(|deadly| runtime.block_on(time_to_freedom(store, &address, &backend, deadly))))
+            .map(|deadly| runtime.block_on(time_to_freedom(store, &address, &locks, deadly))))
     })?;
     let (drained, killed) = (drained?, killed?);
     println!(
@@ -86,16 +85,16 @@ pub(super) fn run(store: &Store) -> Done {
 async fn time_to_freedom(
     store: &Store,
     address: &str,
-    backend: &AnyBackend,
+    locks: &Locks,
     deadly: Signal,
 ) -> Result<Duration> {
     let mut holder = Holder::start(store, address)?;
-    if !is_locked(backend, KEY).await? {
+    if !locks.is_locked(KEY).await? {
         bail!("a holder that says it holds does not");
     }
     let struck = Instant::now();
     kill_process(holder.pid(), deadly)?;
-    while is_locked(backend, KEY).await? {
+    while locks.is_locked(KEY).await? {
         if struck.elapsed() > EXPIRED_WITHIN * 2 {
             bail!("the key stays held");
         }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, kill_process};
 use syncguard_chaos::Rng;
-use syncguard_core::{AnyBackend, LockKey, acquire};
+use syncguard_core::{LockKey, Locks};
 
 use super::Settings;
 use super::store::Store;
@@ -167,11 +167,11 @@ fn signal(worker: &Process, signal: Signal) -> Result<()> {
 }
 
 /// A worker's part: again and again, one to each number, under the lock.
-pub(super) async fn contend(backend: &AnyBackend, key: &LockKey, registers: &str) -> Result<()> {
+pub(super) async fn contend(locks: &Locks, key: &LockKey, registers: &str) -> Result<()> {
     let mut registers = Client::connect(registers)?;
     loop {
         // An acquire during which it was paused may fail.
-        let Ok(Some(guard)) = acquire(backend, key, TTL).await else {
+        let Ok(Some(guard)) = locks.try_lock(key).ttl(TTL).await else {
             if registers.ask("wait", 0, [0, 0])?.is_none() {
                 return Ok(());
             }

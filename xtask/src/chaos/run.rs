@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use syncguard_chaos::{
     Call, Fault, History, Operation, Outcome, check_ended, now_us, seen, wall_clock_offset_us,
 };
-use syncguard_core::{AnyBackend, LockBackend as _, LockKey, Lookup};
+use syncguard_core::Locks;
 use syncguard_testkit::{FaultProxy, Server};
 
 use super::Settings;
@@ -48,8 +48,8 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
     let (workers, blows) = announced(&what, || disturb(store, server.as_mut(), settings))?;
     // What is left is looked at past the proxy.
     let looked = runtime.block_on(async {
-        let backend = connect(store, &direct, None).await?;
-        look(&backend).await
+        let locks = connect(store, &direct, None).await?;
+        look(&locks).await
     })?;
     let drift_us = (wall_clock_offset_us() - offset_us).abs();
     ensure!(
@@ -116,12 +116,11 @@ fn disturb(
 }
 
 /// Looks at every key, as calls of the history.
-async fn look(backend: &AnyBackend) -> Result<Vec<Call>> {
+async fn look(locks: &Locks) -> Result<Vec<Call>> {
     let mut calls = Vec::new();
     for name in KEYS {
-        let key = LockKey::new(name)?;
         let invoked_us = now_us();
-        let outcome: Outcome = seen(backend.lookup_raw(Lookup::Key(&key)).await?);
+        let outcome: Outcome = seen(locks.get_by_key_raw(name).await?.as_ref());
         calls.push(Call {
             client: 0,
             invoked_us,

@@ -2,17 +2,21 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
-use syncguard_chaos::{Broken, Fault, Mutant};
-use syncguard_core::{AnyBackend, Fence, LockBackend, LockError, Managed, Policy};
-use syncguard_firestore::{FirestoreOptions, FirestoreStore};
-use syncguard_postgres::PostgresStore;
-use syncguard_redis::RedisStore;
+use anyhow::{Context as _, Result};
+use syncguard_chaos::{Broken, Fault, Mutant, Recorder, Work};
+use syncguard_core::backend::LockBackend;
+use syncguard_core::{Fence, LockError, Locks};
+use syncguard_firestore::{FirestoreBackend, FirestoreOptions};
+use syncguard_postgres::PostgresBackend;
+use syncguard_redis::RedisBackend;
+use syncguard_telemetry::Telemetry;
 use syncguard_testkit::{FirestoreEmulator, PostgresServer, RedisServer, Server};
 use tokio::runtime::Runtime;
 
+use super::worker::insistently;
 use crate::step::announced;
 
 /// Short, so that much goes wrong in a short run.
@@ -24,15 +28,46 @@ pub(super) struct Store {
     pub(super) faults: &'static [Fault],
     /// Starts a server of its own, which keeps its data if it can be killed.
     pub(super) start: fn() -> Result<Box<dyn Server>>,
+    /// Creates what must exist before workers connect.
+    pub(super) prepare: fn(String) -> Running<(), LockError>,
     /// Connects to the server, or to a proxy before it, at a `host:port`.
-    pub(super) connect: fn(String, Option<Mutant>) -> Connecting,
-    /// Makes ready what must exist before workers come.
-    pub(super) prepare: fn(String) -> Preparing,
+    pub(super) connect: fn(String, Option<Mutant>) -> Running<Locks, LockError>,
+    /// Connects, although the faults may have begun, and works.
+    pub(super) work: fn(String, Job) -> Running<u64, anyhow::Error>,
+}
+
+pub(super) type Running<T, E> = Pin<Box<dyn Future<Output = Result<T, E>>>>;
+
+/// The work of a process on any backend.
+pub(super) struct Job {
+    pub(super) work: Work,
+    pub(super) recorder: Recorder,
+    pub(super) telemetry: Telemetry,
+    pub(super) mutant: Option<Mutant>,
+}
+
+impl Job {
+    /// Returns how many operations were made.
+    async fn run(self, backend: impl LockBackend<Fence = Fence>) -> Result<u64> {
+        let (work, recorder, telemetry) = (self.work, self.recorder, Arc::new(self.telemetry));
+        let configure = |locks: syncguard_core::LocksBuilder| {
+            locks
+                .operation_timeout(OPERATION_TIMEOUT)
+                .observe(telemetry.clone())
+        };
+        match self.mutant {
+            None => syncguard_chaos::work(backend, configure, work, recorder).await,
+            Some(mutant) => {
+                let broken = Broken::new(backend, mutant);
+                syncguard_chaos::work(broken, configure, work, recorder).await
+            }
+        }
+    }
 }
 
 impl Store {
-    /// A server of its own that is made ready, where it answers, and a runtime to ask it on. In
-    /// this order: the runtime is dropped first.
+    /// A server of its own, ready for workers, its address, and a runtime to call it on. In this
+    /// order: the runtime is dropped first.
     pub(super) fn started(&self) -> Result<(Box<dyn Server>, String, Runtime)> {
         let server = announced(&format!("start a server for {}", self.name), self.start)?;
         let address = format!("127.0.0.1:{}", server.port());
@@ -42,25 +77,42 @@ impl Store {
     }
 }
 
-pub(super) type Connecting = Pin<Box<dyn Future<Output = Result<AnyBackend, LockError>>>>;
-pub(super) type Preparing = Pin<Box<dyn Future<Output = Result<(), LockError>>>>;
-
 pub(super) const STORES: &[Store] = &[REDIS, POSTGRES, FIRESTORE];
 
-const REDIS: Store = Store {
+/// `connect` and `work` of a store, by how its backend is connected.
+macro_rules! store {
+    ($connect:path { $($field:ident: $value:expr,)+ }) => {
+        Store {
+            $($field: $value,)+
+            connect: |address, mutant| {
+                Box::pin(async move { Ok(locks($connect(address).await?, mutant)) })
+            },
+            work: |address, job| {
+                Box::pin(async move {
+                    let backend = insistently(|| $connect(address.clone())).await?;
+                    job.run(backend).await
+                })
+            },
+        }
+    };
+}
+
+async fn redis(address: String) -> Result<RedisBackend, LockError> {
+    RedisBackend::connect(&format!("redis://{address}")).await
+}
+
+const REDIS: Store = store!(redis {
     name: "redis",
     faults: &Fault::ALL,
     start: || Ok(Box::new(RedisServer::start_durable()?)),
-    connect: |address, mutant| {
-        Box::pin(async move {
-            let store = RedisStore::connect(&format!("redis://{address}")).await?;
-            Ok(managed(store, mutant))
-        })
-    },
     prepare: |_| Box::pin(async { Ok(()) }),
-};
+});
 
-const POSTGRES: Store = Store {
+async fn postgres(address: String) -> Result<PostgresBackend, LockError> {
+    PostgresBackend::connect(&format!("postgres://postgres@{address}/postgres")).await
+}
+
+const POSTGRES: Store = store!(postgres {
     name: "postgres",
     faults: &[
         Fault::Kill,
@@ -73,22 +125,17 @@ const POSTGRES: Store = Store {
         Fault::HalfOpen,
     ],
     start: || Ok(Box::new(PostgresServer::start_with(&[("fsync", "on")])?)),
-    connect: |address, mutant| {
-        Box::pin(async move {
-            let store = PostgresStore::connect(&postgres_url(&address)).await?;
-            Ok(managed(store, mutant))
-        })
-    },
     prepare: |address| {
-        Box::pin(async move {
-            let store = PostgresStore::connect(&postgres_url(&address)).await?;
-            store.setup_schema().await
-        })
+        Box::pin(async move { postgres(address).await?.setup_schema().await })
     },
-};
+});
+
+async fn firestore(address: String) -> Result<FirestoreBackend, LockError> {
+    FirestoreBackend::connect_emulator(&address, "chaos", FirestoreOptions::new()).await
+}
 
 /// Its emulator keeps nothing, so it is not killed.
-const FIRESTORE: Store = Store {
+const FIRESTORE: Store = store!(firestore {
     name: "firestore",
     faults: &[
         Fault::Pause,
@@ -100,27 +147,16 @@ const FIRESTORE: Store = Store {
         Fault::HalfOpen,
     ],
     start: || Ok(Box::new(FirestoreEmulator::start()?)),
-    connect: |address, mutant| {
-        Box::pin(async move {
-            let options = FirestoreOptions::new();
-            let store = FirestoreStore::connect_emulator(&address, "chaos", options).await?;
-            Ok(managed(store, mutant))
-        })
-    },
     prepare: |_| Box::pin(async { Ok(()) }),
-};
+});
 
-fn postgres_url(address: &str) -> String {
-    format!("postgres://postgres@{address}/postgres")
-}
-
-/// The store with a policy, and broken if so desired.
-fn managed(store: impl LockBackend<Fence = Fence>, mutant: Option<Mutant>) -> AnyBackend {
-    let policy = Policy::new().with_operation_timeout(OPERATION_TIMEOUT);
-    match mutant {
-        None => AnyBackend::new(Managed::with_policy(store, policy)),
-        Some(mutant) => AnyBackend::new(Managed::with_policy(Broken::new(store, mutant), policy)),
-    }
+/// Locks with short deadlines, on a store that is broken if so desired.
+fn locks(backend: impl LockBackend<Fence = Fence>, mutant: Option<Mutant>) -> Locks {
+    let builder = match mutant {
+        None => Locks::builder(backend),
+        Some(mutant) => Locks::builder(Broken::new(backend, mutant)),
+    };
+    builder.operation_timeout(OPERATION_TIMEOUT).build()
 }
 
 /// The stores of these names; all if none is given.
@@ -129,6 +165,12 @@ pub(super) fn chosen(names: &[String]) -> Vec<&'static Store> {
         .iter()
         .filter(|store| names.is_empty() || names.iter().any(|name| name == store.name))
         .collect()
+}
+
+/// The store of this name.
+pub(super) fn named(name: &str) -> Result<&'static Store> {
+    let found = STORES.iter().find(|store| store.name == name);
+    found.context("no such store")
 }
 
 /// The names, for the command line.

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use syncguard_chaos::{Call, Mutant, Recorder, Work, read_calls};
-use syncguard_core::{AnyBackend, LockKey};
-use syncguard_telemetry::{TelemetryOptions, with_telemetry};
+use syncguard_core::{LockError, LockKey, Locks};
+use syncguard_telemetry::{Telemetry, TelemetryOptions};
 
 use super::fencing;
-use super::store::{Store, chosen, names};
+use super::store::{Job, Store, named, names};
 use crate::step::this_program;
 use crate::{Done, Verdict};
 
@@ -57,14 +57,13 @@ pub(crate) fn work(assignment: &Assignment) -> Done {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let names = std::slice::from_ref(&assignment.store);
-        let store = *chosen(names).first().context("no such store")?;
-        let backend = connect(store, &assignment.address, assignment.mutant).await?;
+        let store = named(&assignment.store)?;
         let keys = assignment.keys.iter().map(|key| LockKey::new(key));
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
         if let Some(registers) = &assignment.registers {
             let key = keys.first().context("no key to lock")?;
-            fencing::contend(&backend, key, registers).await?;
+            let locks = connect(store, &assignment.address, assignment.mutant).await?;
+            fencing::contend(&locks, key, registers).await?;
         } else {
             let work = Work {
                 worker: assignment.worker,
@@ -73,44 +72,57 @@ pub(crate) fn work(assignment: &Assignment) -> Done {
                 keys,
                 until_us: assignment.until_us,
             };
-            observed(backend, work).await?;
+            observed(store, assignment, work).await?;
         }
         Ok(Verdict::Passed)
     })
 }
 
-/// Works through the telemetry decorator, which must tell of every call once, whatever became of it.
-async fn observed(backend: AnyBackend, work: Work) -> Result<()> {
-    let told = Arc::<AtomicU64>::default();
-    let telling = Arc::clone(&told);
-    let options = TelemetryOptions::new().with_on_event(move |_| {
-        telling.fetch_add(1, Ordering::Relaxed);
+/// Works with telemetry on, which must emit one event for each operation, however that ended.
+async fn observed(store: &Store, assignment: &Assignment, work: Work) -> Result<()> {
+    let emitted = Arc::<AtomicU64>::default();
+    let counting = Arc::clone(&emitted);
+    let options = TelemetryOptions::new().on_event(move |_| {
+        counting.fetch_add(1, Ordering::Relaxed);
     });
-    let backend = with_telemetry(backend, options);
-    let recorder = Recorder::new(io::stdout());
-    let calls = syncguard_chaos::work(backend.clone(), work, recorder).await?;
+    let telemetry = Telemetry::new(options);
+    let job = Job {
+        work,
+        recorder: Recorder::new(io::stdout()),
+        telemetry: telemetry.clone(),
+        mutant: assignment.mutant,
+    };
+    let operations = (store.work)(assignment.address.clone(), job).await?;
     ensure!(
-        backend.flush(FLUSHES_WITHIN).await,
+        telemetry.flush(FLUSHES_WITHIN).await,
         "telemetry events are stuck"
     );
-    let events = told.load(Ordering::Relaxed) + backend.dropped_events();
+    let events = emitted.load(Ordering::Relaxed) + telemetry.dropped_events();
     ensure!(
-        events == calls,
-        "{events} telemetry events of {calls} calls"
+        events == operations,
+        "{events} telemetry events of {operations} operations"
     );
     Ok(())
 }
 
-/// Connects, although the faults may have begun.
+/// Connects to a store, although the faults may have begun.
 pub(super) async fn connect(
     store: &Store,
     address: &str,
     mutant: Option<Mutant>,
-) -> Result<AnyBackend> {
+) -> Result<Locks> {
+    insistently(|| (store.connect)(address.to_owned(), mutant)).await
+}
+
+/// Connects, as often as it takes.
+pub(super) async fn insistently<T, O>(connect: impl Fn() -> O) -> Result<T>
+where
+    O: Future<Output = Result<T, LockError>>,
+{
     let started = Instant::now();
     loop {
-        match (store.connect)(address.to_owned(), mutant).await {
-            Ok(backend) => return Ok(backend),
+        match connect().await {
+            Ok(connected) => return Ok(connected),
             Err(error) if started.elapsed() >= CONNECTS_WITHIN => return Err(error.into()),
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }

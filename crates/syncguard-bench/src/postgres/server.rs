@@ -2,11 +2,10 @@
 
 use anyhow::{Result, ensure};
 use sqlx::{AssertSqlSafe, PgPool, query, query_scalar, raw_sql};
-use syncguard_core::{LockBackend as _, LockId, Lookup};
 use syncguard_postgres::PostgresOptions;
 use syncguard_testkit::PostgresServer;
 
-use super::{backend, connect, empty, rivals};
+use super::{connect, connected, empty, rivals};
 use crate::drive::median;
 use crate::report::{Comparison, Target};
 use crate::workload::{self, Operation, TTL};
@@ -28,11 +27,11 @@ pub(crate) async fn times(settings: &Settings) -> Result<Vec<Comparison>> {
     raw_sql("CREATE EXTENSION pg_stat_statements")
         .execute(&pool)
         .await?;
-    let backend = backend(&url, 1, PostgresOptions::new()).await?;
+    let locks = connected(&url, 1, PostgresOptions::new()).await?;
     let (mut ours, mut six) = (Vec::new(), Vec::new());
     for _ in 0..settings.repetitions {
         reset(&pool).await?;
-        workload::measure(&backend, Operation::Pair, 1, settings.span).await?;
+        workload::measure(&locks, Operation::Pair, 1, settings.span).await?;
         ours.push(time_of_a_pair(&pool).await?);
         reset(&pool).await?;
         rivals::six_statements(&url, 1, settings.span).await?;
@@ -76,24 +75,23 @@ pub(crate) async fn scale(
     const FEW: u32 = 100;
     let many = settings.many_locks;
     let mut sides = Vec::new();
-    for (tables, locks) in [
+    for (tables, count) in [
         (["few", "few_fences"], FEW),
         (["many", "many_fences"], many),
     ] {
         let [of_locks, of_fences] = tables;
         let options = PostgresOptions::new()
-            .with_locks_table(of_locks)
-            .with_fence_counters_table(of_fences);
-        let backend = backend(url, 16, options).await?;
-        fill(pool, tables, 500_000_000_000, locks).await?;
+            .locks_table(of_locks)
+            .fence_counters_table(of_fences);
+        let locks = connected(url, 16, options).await?;
+        fill(pool, tables, 500_000_000_000, count).await?;
         for table in tables {
             let vacuum = AssertSqlSafe(format!("VACUUM (ANALYZE) {table}"));
             raw_sql(vacuum).execute(pool).await?;
         }
-        let id = LockId::parse(&id_of(500_000_000_000))?;
-        let found = backend.lookup(Lookup::Id(&id)).await?;
+        let found = locks.get_by_id(id_of(500_000_000_000)).await?;
         ensure!(found.is_some(), "what was filled in are no locks");
-        sides.push(backend);
+        sides.push(locks);
     }
     tell(&format!("  {many} locks are in"));
     let [few, many_held] = workload::pairs_side_by_side(&sides, settings).await?;

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result};
 use sqlx::PgPool;
-use syncguard_core::{LockBackend as _, LockId, LockKey, Lookup, Ttl};
-use syncguard_postgres::{PostgresOptions, PostgresStore};
+use syncguard_core::Locks;
+use syncguard_postgres::{PostgresBackend, PostgresOptions};
 
 use crate::workload::TTL;
 
@@ -18,13 +18,13 @@ pub(crate) struct Statements {
 
 /// Lets the backend prepare its statements on the pool's one connection, and asks for them.
 pub(crate) async fn prepared(pool: &PgPool) -> Result<Statements> {
-    let store = PostgresStore::with_pool(pool.clone(), PostgresOptions::new())?;
-    store.setup_schema().await?;
-    let (key, id, ttl) = (LockKey::new("key")?, LockId::generate()?, Ttl::new(TTL)?);
-    let _ = store.acquire(&key, &id, ttl).await?;
-    let _ = store.extend(&id, ttl).await?;
-    store.lookup(Lookup::Id(&id)).await?;
-    let _ = store.release(&id).await?;
+    let backend = PostgresBackend::with_pool(pool.clone(), PostgresOptions::new())?;
+    backend.setup_schema().await?;
+    let locks = Locks::new(backend);
+    let guard = locks.lock("key").await?;
+    let _ = guard.extend(TTL).await?;
+    locks.get_by_id(guard.lock_id()).await?;
+    let _ = guard.release().await?;
     let texts: Vec<String> = sqlx::query_scalar("SELECT statement FROM pg_prepared_statements")
         .fetch_all(pool)
         .await?;

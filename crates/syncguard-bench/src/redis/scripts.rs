@@ -1,7 +1,7 @@
 //! The scripts that are sent without a client of ours, and their keys and arguments.
 
 use redis::{Cmd, Script, cmd};
-use syncguard_core::{FENCE_MAX, TIME_TOLERANCE_MS};
+use syncguard_core::backend::{FENCE_MAX, TIME_TOLERANCE_MS};
 
 use crate::workload::TTL;
 

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use redis::aio::MultiplexedConnection;
 use redis::{Script, Value, cmd, pipe};
-use syncguard_core::{AcquireResult, LockBackend as _, LockId, LockKey, Lookup, Managed, Ttl};
-use syncguard_redis::{RedisBackend, RedisStore};
+use syncguard_core::Locks;
+use syncguard_redis::RedisBackend;
 use syncguard_testkit::RedisServer;
 
 use super::scripts::{CALLS, Call, Flavour, Names, script};
@@ -121,18 +121,15 @@ async fn evalsha_time(connection: &mut MultiplexedConnection) -> Result<f64> {
 
 /// Memory of one lock, as the server tells it.
 pub(crate) async fn bytes(
-    backend: &RedisBackend,
+    locks: &Locks,
     connection: &mut MultiplexedConnection,
 ) -> Result<Vec<Comparison>> {
-    let (key, id) = (LockKey::new("customer:4711:invoices")?, LockId::generate()?);
-    let taken = backend.acquire(&key, &id, Ttl::new(TTL)?).await?;
-    ensure!(
-        matches!(taken, AcquireResult::Acquired(_)),
-        "the key is not free"
-    );
-    let lock = format!("syncguard:{}", key.as_str());
+    let key = "customer:4711:invoices";
+    let guard = locks.try_lock(key).ttl(TTL).await?;
+    let lease = guard.context("the key is not free")?.detach();
+    let lock = format!("syncguard:{key}");
     let names = [
-        format!("syncguard:id:{}", id.as_str()),
+        format!("syncguard:id:{}", lease.lock_id().as_str()),
         format!("syncguard:fence:{lock}"),
         lock,
     ];
@@ -164,23 +161,23 @@ pub(crate) async fn scale(server: &RedisServer, settings: &Settings) -> Result<V
     let many = settings.many_locks;
     let mut sides = Vec::new();
     let mut bytes_each = 0.0;
-    for (database, locks) in [(0, FEW), (1, many)] {
+    for (database, count) in [(0, FEW), (1, many)] {
         let url = format!("{}/{database}", server.url());
         let mut connection = connect(&url).await?;
         let before = used_memory(&mut connection).await?;
         // Beyond the keys that the workload uses.
-        fill(&mut connection, 500_000_000_000, locks, "each", true).await?;
-        bytes_each = (used_memory(&mut connection).await? - before) / f64::from(locks);
-        let backend: RedisBackend = Managed::new(RedisStore::connect(&url).await?);
-        let id = LockId::parse(&Names::of("500000000001").id)?;
-        let found = backend.lookup(Lookup::Id(&id)).await?;
+        fill(&mut connection, 500_000_000_000, count, "each", true).await?;
+        bytes_each = (used_memory(&mut connection).await? - before) / f64::from(count);
+        let locks = Locks::new(RedisBackend::connect(&url).await?);
+        let id = Names::of("500000000001").id;
+        let found = locks.get_by_id(&id).await?;
         ensure!(found.is_some(), "what was filled in are no locks");
-        sides.push(backend);
+        sides.push(locks);
     }
     tell(&format!("  {many} locks are in"));
     let [few, many_held] = workload::pairs_side_by_side(&sides, settings).await?;
-    for backend in &sides {
-        backend.get_ref().close().await;
+    for locks in &sides {
+        locks.close().await?;
     }
     Ok(vec![
         Comparison::new(
