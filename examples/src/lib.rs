@@ -24,7 +24,7 @@ guides! {
     Fencing: "../../docs/fencing.md",
     GettingStarted: "../../docs/getting-started.md",
     Operations: "../../docs/operations.md",
-    Retry: "../../docs/retry-and-cancellation.md",
+    Waiting: "../../docs/waiting.md",
     Telemetry: "../../docs/telemetry.md",
     Testing: "../../docs/testing.md",
     Ttl: "../../docs/ttl-and-auto-extension.md",
