@@ -1,4 +1,4 @@
-//! [`PrivateCa`]: a certification authority that nobody else trusts.
+//! [`PrivateCa`]: a private certification authority.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -9,7 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use crate::slot::Slot;
 
-/// A certification authority of one's own, as companies run them. Its file ends with this value.
+/// A private certification authority, as companies run them. Its file is deleted on drop.
 #[derive(Debug)]
 pub struct PrivateCa {
     issuer: Issuer<'static, KeyPair>,
@@ -17,7 +17,7 @@ pub struct PrivateCa {
     slot: Slot,
 }
 
-/// The files by which a server shows who it is.
+/// A server's certificate and key.
 #[derive(Debug)]
 pub(crate) struct ServerFiles {
     pub(crate) certificate: PathBuf,
@@ -25,7 +25,7 @@ pub(crate) struct ServerFiles {
 }
 
 impl PrivateCa {
-    /// Makes a new one.
+    /// Creates a new authority.
     ///
     /// # Errors
     /// If its file cannot be written.
@@ -46,13 +46,13 @@ impl PrivateCa {
         Ok(ca)
     }
 
-    /// Its certificate, for clients that are to trust it.
+    /// Its certificate, for clients that trust it.
     #[must_use]
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// The file with its certificate, likewise.
+    /// The file with its certificate, for clients that trust it.
     #[must_use]
     pub fn file(&self) -> PathBuf {
         self.slot.folder().join("ca.pem")

@@ -1,4 +1,4 @@
-//! [`CommandServer`]: a server of any make.
+//! [`CommandServer`]: any server that a command starts.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,10 +11,10 @@ use crate::Server;
 use crate::process::{Process, command};
 use crate::slot::Slot;
 
-/// A server of any make that a command starts, for stores that this crate does not know.
+/// Any server that a command starts, for stores that this crate does not know.
 ///
-/// It gets a loopback port and a folder, which it has until the value is dropped, and is killed
-/// with all of its children.
+/// It gets a loopback port and a folder of its own. On drop, it and all of its child processes are
+/// killed.
 ///
 /// ```no_run
 /// use std::net::TcpStream;
@@ -47,14 +47,15 @@ pub struct CommandServer {
 type Launch = Box<dyn Fn(&Slot) -> Result<Process> + Send + Sync>;
 
 impl CommandServer {
-    /// Starts a program, found on the `PATH`, with the arguments that are made for a port and a
-    /// folder, and waits until it answers there. Blocks.
+    /// Starts a program from the `PATH` and waits until it answers. Blocks.
     ///
-    /// It has to stay in the foreground, and to keep its data, if it keeps any, in the folder.
+    /// `arguments` makes the arguments from the port and the folder; `answers` says whether the
+    /// server answers at the port. The program must stay in the foreground and keep its data, if any,
+    /// in the folder.
     ///
     /// # Errors
-    /// If the program cannot be started, ends, or does not answer in time; with the end of what it
-    /// printed.
+    /// If the program cannot be started, exits, or does not answer within `timeout`. The error has
+    /// the end of its output.
     pub fn start(
         program: &str,
         arguments: impl Fn(u16, &Path) -> Vec<OsString> + Send + Sync + 'static,

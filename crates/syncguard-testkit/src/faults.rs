@@ -1,4 +1,4 @@
-//! [`Faults`]: what a [`FaultProxy`](crate::FaultProxy) does to what passes through it.
+//! [`Faults`]: what a [`FaultProxy`](crate::FaultProxy) does to connections and bytes.
 
 use std::time::Duration;
 
@@ -10,17 +10,18 @@ pub enum Flow {
     Pass,
     /// They arrive this much later.
     Delay(Duration),
-    /// They wait until the fault is lifted, or until
-    /// [`let_through`](crate::FaultProxy::let_through); another fault in its place strikes them.
+    /// They wait until the fault ends, or until
+    /// [`let_through`](crate::FaultProxy::let_through). A fault that replaces this one applies to
+    /// them.
     Hold,
     /// The first ones are lost, and the connection is reset to both sides.
     Reset,
-    /// They are lost. The connection hangs until the fault is lifted, and is then reset: a stream
-    /// that has lost bytes never passes any again.
+    /// They are lost. The connection hangs until the fault ends, and is then reset: a stream that has
+    /// lost bytes never passes any again.
     Swallow,
-    /// A script for Redis (`EVAL`, `EVALSHA`) reaches the server twice before it is answered, as
-    /// if a driver had sent it again over another connection. Everything else passes, replies and
-    /// other protocols too: a second copy of those would not be a delivery but a broken stream.
+    /// A script for Redis (`EVAL`, `EVALSHA`) reaches the server twice before it is answered, as if
+    /// a driver had retried it over another connection. Everything else passes, replies and other
+    /// protocols included: a second copy of those would break the stream.
     Duplicate,
 }
 
@@ -30,7 +31,7 @@ pub enum Connections {
     /// They are accepted and forwarded.
     #[default]
     Forward,
-    /// Nobody listens: those that exist are reset, new ones are refused.
+    /// The port is closed: existing connections are reset, new ones are refused.
     Refuse,
     /// They are accepted, and nothing is forwarded in either direction.
     HalfOpen,
@@ -41,9 +42,9 @@ pub enum Connections {
 pub struct Faults {
     /// On connections as such.
     pub connections: Connections,
-    /// On the way to the server.
+    /// On bytes to the server.
     pub requests: Flow,
-    /// On the way back.
+    /// On bytes back to the client.
     pub replies: Flow,
 }
 
@@ -54,12 +55,12 @@ impl Faults {
         requests: Flow::Pass,
         replies: Flow::Pass,
     };
-    /// Nobody listens.
+    /// The port is closed.
     pub const REFUSE: Self = Self {
         connections: Connections::Refuse,
         ..Self::NONE
     };
-    /// Connections are accepted and lead nowhere.
+    /// Connections are accepted, and nothing is forwarded.
     pub const HALF_OPEN: Self = Self {
         connections: Connections::HalfOpen,
         ..Self::NONE
@@ -69,17 +70,17 @@ impl Faults {
         requests: Flow::Hold,
         ..Self::NONE
     };
-    /// Requests reach the server, the answers wait.
+    /// Requests reach the server, the replies wait.
     pub const HOLD_REPLIES: Self = Self {
         replies: Flow::Hold,
         ..Self::NONE
     };
-    /// Requests reach the server, the answers are lost, the connection hangs.
+    /// Requests reach the server, the replies are lost, the connection hangs.
     pub const DROP_REPLY: Self = Self {
         replies: Flow::Swallow,
         ..Self::NONE
     };
-    /// Requests reach the server, the answers are lost, the connection is reset.
+    /// Requests reach the server, the replies are lost, the connection is reset.
     pub const CUT_AT_REPLY: Self = Self {
         replies: Flow::Reset,
         ..Self::NONE
@@ -95,7 +96,7 @@ impl Faults {
         ..Self::NONE
     };
 
-    /// Both directions are this much slower.
+    /// Both directions are delayed by this much.
     #[must_use]
     pub const fn delay(by: Duration) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! [`FirestoreEmulator`]: an emulator of one's own.
+//! [`FirestoreEmulator`]: a Firestore emulator for one test.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,12 +13,12 @@ use crate::install::{self, on_path};
 use crate::process::{Process, command};
 use crate::slot::Slot;
 
-/// It takes from 2 to 8 seconds, and longer on a machine that is compiling.
+/// A start takes 2 to 8 s, and longer on a machine that is compiling.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
 const JAR: &str = "platform/cloud-firestore-emulator/cloud-firestore-emulator.jar";
 
-/// A Firestore emulator that ends with this value. It keeps its data in memory.
+/// A Firestore emulator that stops on drop. It keeps its data in memory.
 #[derive(Debug)]
 pub struct FirestoreEmulator {
     process: Process,
@@ -35,8 +35,8 @@ impl FirestoreEmulator {
         Self::launched(Slot::claim()?, None)
     }
 
-    /// Starts an emulator with security rules. They hold for clients that do not say that they are
-    /// the owner.
+    /// Starts an emulator with security rules. They apply to clients that do not present themselves
+    /// as the owner.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -76,7 +76,7 @@ impl FirestoreEmulator {
         self.process.pause()
     }
 
-    /// Ends a [`pause`](Self::pause). What clients sent meanwhile is then carried out.
+    /// Ends a [`pause`](Self::pause). The emulator then executes what clients sent meanwhile.
     ///
     /// # Errors
     /// If the emulator is gone.
@@ -84,7 +84,7 @@ impl FirestoreEmulator {
         self.process.resume()
     }
 
-    /// Kills it, as a crash would (`SIGKILL`). Its data is gone.
+    /// Kills it, as a crash would (`SIGKILL`). Its data is lost.
     pub fn kill(&mut self) {
         self.process.kill();
     }
@@ -105,7 +105,7 @@ fn launch(slot: &Slot, rules: Option<&Path>) -> Result<Process> {
     // What the emulator's own launcher runs, without a shell in between.
     let mut command = command(java, None)?;
     command
-        // The default collector has threads of its own, for which a small machine has no cores.
+        // The default garbage collector has threads of its own, and a small machine no cores for them.
         .args(["-XX:+UseSerialGC", "-Xms512m"])
         .args(["-Duser.language=en", "-cp"])
         .arg(install::FIRESTORE.find()?)
@@ -120,7 +120,7 @@ fn launch(slot: &Slot, rules: Option<&Path>) -> Result<Process> {
     Ok(process)
 }
 
-/// The host in `FIRESTORE_EMULATOR_HOST`, or that of an emulator which this process starts once.
+/// The host in `FIRESTORE_EMULATOR_HOST`, or else that of an emulator that this process starts once.
 ///
 /// # Errors
 /// As [`FirestoreEmulator::start`].
@@ -134,7 +134,7 @@ pub fn shared_firestore_host() -> Result<String> {
     )
 }
 
-/// The emulator's archive: of the Google Cloud CLI, wherever that is installed.
+/// The emulator's JAR file, in the Google Cloud CLI, wherever that is installed.
 pub(crate) fn find_emulator() -> Option<PathBuf> {
     on_path("java")?;
     let beside_gcloud = on_path("gcloud")

@@ -1,4 +1,4 @@
-//! Finding the servers' programs, and installing them where that is possible.
+//! Finds the servers' programs, and installs them where possible.
 
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// A program that tests need, and the package that brings it.
+/// A program that tests need, and the package that contains it.
 #[derive(Debug, Clone, Copy)]
 pub struct Tool {
     program: &'static str,
@@ -43,21 +43,21 @@ pub const FIRESTORE: Tool = Tool {
     find: crate::firestore::find_emulator,
 };
 
-/// `redis-benchmark`, which measures a Redis from outside.
+/// `redis-benchmark`, the benchmark of Redis.
 pub const REDIS_BENCHMARK: Tool = Tool {
     program: "redis-benchmark",
     debian_package: "redis-tools",
     find: || on_path("redis-benchmark"),
 };
 
-/// `pgbench`, which measures a PostgreSQL from outside.
+/// `pgbench`, the benchmark of PostgreSQL.
 pub const PGBENCH: Tool = Tool {
     program: "pgbench",
     debian_package: "postgresql",
     find: || crate::postgres::find_beside_server("pgbench"),
 };
 
-/// All that the workspace's tests need.
+/// Everything that the workspace's tests need.
 pub const ALL: &[Tool] = &[
     REDIS,
     REDIS_BENCHMARK,
@@ -68,10 +68,10 @@ pub const ALL: &[Tool] = &[
 ];
 
 impl Tool {
-    /// Where the program is.
+    /// The path of the program.
     ///
     /// # Errors
-    /// If it is not installed; the text says what to install.
+    /// If it is not installed. The text says what to install.
     pub fn find(&self) -> Result<PathBuf> {
         (self.find)().with_context(|| format!("{} is not installed. {}", self.program, self.how()))
     }
@@ -83,18 +83,18 @@ impl Tool {
                 "Install the package {package} from Google's repository \
                  (https://cloud.google.com/sdk/docs/install#deb) and a Java runtime, or run \
                  `gcloud components install cloud-firestore-emulator`, or set \
-                 FIRESTORE_EMULATOR_HOST to one that runs"
+                 FIRESTORE_EMULATOR_HOST to a running one"
             )
         } else {
             format!(
                 "Install the package {package}; as root on Debian or Ubuntu, `cargo xtask test` \
-                 does it"
+                 installs it"
             )
         }
     }
 }
 
-/// Those of the tools that are not installed, by the names of their packages.
+/// The packages of the tools that are not installed.
 #[must_use]
 pub fn missing(tools: &[Tool]) -> Vec<&'static str> {
     tools
@@ -104,12 +104,12 @@ pub fn missing(tools: &[Tool]) -> Vec<&'static str> {
         .collect()
 }
 
-/// Installs those of the tools that are missing: by `apt-get`, as root on Debian or Ubuntu.
+/// Installs missing tools with `apt-get`, as root on Debian or Ubuntu.
 ///
-/// No service is started by it, and none that runs is touched.
+/// It starts no service and touches none that runs.
 ///
 /// # Errors
-/// If one is missing and cannot be installed; the text says what to install.
+/// If a tool is missing and cannot be installed. The text says what to install.
 pub fn install(tools: &[Tool]) -> Result<()> {
     if missing(tools).is_empty() {
         return Ok(());
@@ -122,7 +122,7 @@ pub fn install(tools: &[Tool]) -> Result<()> {
     let (true, Some(apt)) = (is_root(), on_path("apt-get")) else {
         bail!(by_hand());
     };
-    // One installer at a time, the others then find its work done.
+    // One installer at a time; the others then find everything installed.
     let lock = File::create(std::env::temp_dir().join("syncguard-testkit-install.lock"))?;
     lock.lock()?;
     let packages = missing(tools);
@@ -130,7 +130,7 @@ pub fn install(tools: &[Tool]) -> Result<()> {
         return Ok(());
     }
     let _no_services = PolicyRc::forbid_starts()?;
-    // An unreachable repository need not be the one that has the packages.
+    // The repository that could not be updated may not be the one with the packages.
     let updated = apt_get(&apt, &["update"]);
     let mut arguments = vec!["install", "-y", "--no-install-recommends"];
     arguments.extend(&packages);
@@ -156,7 +156,8 @@ fn apt_get(apt: &Path, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The file by which Debian's packages ask whether they may start their service, while it says no.
+/// The file that Debian's packages ask whether they may start their service. While this lives, it says
+/// no.
 struct PolicyRc(Option<PathBuf>);
 
 impl PolicyRc {
@@ -188,7 +189,7 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A program on the search path, or where system programs are.
+/// A program on the search path, or in the folders of system programs.
 pub(crate) fn on_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

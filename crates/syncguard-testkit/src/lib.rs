@@ -1,8 +1,8 @@
 //! Real servers for tests of distributed locks.
 //!
-//! Each server gets a loopback port and a folder that no other has, and ends with the value that
-//! stands for it: dropped, by a panic too, or together with a test process that is killed. A
-//! server that cannot be started is an error that says what to install; no test is skipped for it.
+//! Each server gets a loopback port and a folder of its own. It stops when its value is dropped, by a
+//! panic too, and when the test process is killed. If a program is missing, the error says what to
+//! install; no test is skipped for it.
 //!
 //! ```no_run
 //! use syncguard_testkit::RedisServer;
@@ -10,15 +10,15 @@
 //! # fn main() -> anyhow::Result<()> {
 //! let mut server = RedisServer::start()?;
 //! println!("redis-server answers at {}", server.url());
-//! server.pause()?; // hangs, as a store does behind a broken network
+//! server.pause()?; // it hangs, as a store behind a broken network does
 //! server.resume()?;
 //! server.restart()?; // the same port and data
 //! # Ok(()) }
 //! ```
 //!
-//! Starting is blocking and takes from 50 ms (Redis) to 8 s (Firestore). Tests that only need *a*
-//! server take the shared one ([`shared_redis_url`] and its like); tests that stop, pause or
-//! reconfigure a server start their own.
+//! Starting a server blocks, for 50 ms (Redis) to 8 s (Firestore). A test that needs *any* server uses
+//! the shared one ([`shared_redis_url`] and its like); a test that stops, pauses or reconfigures a
+//! server starts its own.
 
 mod certificates;
 mod command_server;
@@ -58,7 +58,7 @@ pub use crate::texts::texts;
 
 /// The address in an environment variable, or that of a server started once for this process.
 ///
-/// Nothing drops a static: the server ends when the process does.
+/// Nothing drops a static: the server stops when the process ends.
 fn shared<S>(
     variable: &str,
     server: &'static OnceLock<Result<S, String>>,

@@ -1,23 +1,22 @@
-//! [`Observed`]: the suite through the telemetry decorator.
+//! [`Observed`]: a harness with telemetry.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use syncguard_conformance::Harness;
-use syncguard_core::{LockError, LockKey};
-use syncguard_telemetry::{Telemetry, TelemetryOptions, with_telemetry};
+use syncguard_core::backend::LockBackend;
+use syncguard_core::{LockError, LockKey, LocksBuilder};
+use syncguard_telemetry::{Telemetry, TelemetryOptions};
 
-/// A harness whose clients are decorated, with their events going to a callback and to `tracing`.
+/// A harness whose `Locks` are observed: events go to a callback and to `tracing`.
 #[derive(Debug)]
 pub struct Observed<H>(pub H);
 
 impl<H: Harness> Harness for Observed<H> {
-    type Backend = Telemetry<H::Backend>;
+    type Backend = H::Backend;
 
-    async fn connect(&self) -> Result<Self::Backend, LockError> {
-        let options = TelemetryOptions::new()
-            .with_on_event(drop)
-            .with_tracing(true);
-        Ok(with_telemetry(self.0.connect().await?, options))
+    fn connect(&self) -> impl Future<Output = Result<H::Backend, LockError>> + Send {
+        self.0.connect()
     }
 
     fn set_fence_counter(
@@ -26,5 +25,14 @@ impl<H: Harness> Harness for Observed<H> {
         counter: u64,
     ) -> impl Future<Output = Result<bool, LockError>> + Send {
         self.0.set_fence_counter(key, counter)
+    }
+
+    fn configure(
+        &self,
+        builder: LocksBuilder<<H::Backend as LockBackend>::Fence>,
+    ) -> LocksBuilder<<H::Backend as LockBackend>::Fence> {
+        let options = TelemetryOptions::new().on_event(drop).tracing(true);
+        let telemetry = Arc::new(Telemetry::new(options));
+        self.0.configure(builder).observe(telemetry)
     }
 }

@@ -14,7 +14,7 @@ use crate::slot::Slot;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A `pgbouncer` in transaction mode in front of a [`PostgresServer`]; it ends with this value.
+/// A `pgbouncer` in transaction mode in front of a [`PostgresServer`]. It stops on drop.
 #[derive(Debug)]
 pub struct PgBouncer {
     process: Process,
@@ -22,7 +22,7 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts a pooler with two connections to the server, so that clients change places often.
+    /// Starts a pooler with two connections to the server, so that clients often get another one.
     ///
     /// # Errors
     /// If `pgbouncer` is not installed or does not start.
@@ -91,7 +91,7 @@ fn configuration(server: &PostgresServer, slot: &Slot, settings: &[(&str, &str)]
         server.port(),
         slot.port(),
     );
-    // Of two settings of one name the later one counts.
+    // If a setting occurs twice, the later one takes effect.
     for (name, value) in settings {
         text.push_str(&format!("{name} = {value}\n"));
     }

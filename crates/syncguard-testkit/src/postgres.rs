@@ -1,4 +1,4 @@
-//! [`PostgresServer`]: a PostgreSQL of one's own.
+//! [`PostgresServer`]: a PostgreSQL for one test.
 
 use std::fs::{self, Permissions};
 use std::net::Ipv4Addr;
@@ -18,17 +18,17 @@ use crate::slot::Slot;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a test server does otherwise than a new installation, unless told.
+/// Settings of a test server that differ from a new installation's, unless a test overrides them.
 const SETTINGS: &[(&str, &str)] = &[
     ("listen_addresses", "127.0.0.1"),
     ("unix_socket_directories", ""),
     ("max_connections", "200"),
-    // A crash of the server loses nothing by these two; one of the machine would.
+    // With these a crash of the server loses nothing; a crash of the machine would.
     ("fsync", "off"),
     ("full_page_writes", "off"),
 ];
 
-/// A PostgreSQL server that ends with this value.
+/// A PostgreSQL server that stops on drop.
 ///
 /// Its superuser is `postgres`, without a password; its database is `postgres`.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// Starts a server that survives its own crash, but not the machine's (`fsync` is off).
+    /// Starts a server whose data survives its own crash, but not the machine's (`fsync` is off).
     ///
     /// # Errors
     /// If PostgreSQL is not installed or does not start.
@@ -66,7 +66,7 @@ impl PostgresServer {
         let data = data_folder(&slot);
         create_cluster(&data)?;
         let files = ca.issue(&data)?;
-        // It takes no key that others can read.
+        // The server refuses a key that others can read.
         fs::set_permissions(&files.key, Permissions::from_mode(0o600))?;
         fs::write(
             data.join("pg_hba.conf"),
@@ -126,7 +126,7 @@ impl PostgresServer {
         self.process.pause()
     }
 
-    /// Ends a [`pause`](Self::pause). What clients sent meanwhile is then carried out.
+    /// Ends a [`pause`](Self::pause). The server then executes what clients sent meanwhile.
     ///
     /// # Errors
     /// If the server is gone.
@@ -134,7 +134,7 @@ impl PostgresServer {
         self.process.resume()
     }
 
-    /// Restarts it as a standby that waits for a primary: it answers, and refuses to write.
+    /// Restarts it as a standby that waits for a primary: it answers reads and refuses writes.
     ///
     /// # Errors
     /// As [`restart`](Self::restart).
@@ -144,7 +144,7 @@ impl PostgresServer {
         self.restart()
     }
 
-    /// Stops it in order, closing all connections. [`restart`](Self::restart) brings it back.
+    /// Shuts it down, which closes all connections. [`restart`](Self::restart) starts it again.
     ///
     /// # Errors
     /// If it does not stop.
@@ -155,12 +155,12 @@ impl PostgresServer {
         Ok(())
     }
 
-    /// Kills all of its processes, as a crash would. [`restart`](Self::restart) brings it back.
+    /// Kills all of its processes, as a crash would. [`restart`](Self::restart) starts it again.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Stops it in order, if it runs, and starts it again on the same port and data folder.
+    /// Shuts it down if it runs, and starts it again on the same port and data folder.
     ///
     /// # Errors
     /// If it does not stop or start.
@@ -171,7 +171,7 @@ impl PostgresServer {
     }
 }
 
-/// The URL in `SYNCGUARD_POSTGRES_URL`, or that of a server which this process starts once.
+/// The URL in `SYNCGUARD_POSTGRES_URL`, or else that of a server that this process starts once.
 ///
 /// # Errors
 /// As [`PostgresServer::start`].
@@ -208,7 +208,7 @@ pub(crate) fn find_server() -> Option<PathBuf> {
         .or_else(|| on_path("postgres"))
 }
 
-/// The server refuses to run as root; its package brings a user for it.
+/// The server refuses to run as root. Its package creates a user for it.
 pub(crate) fn service_user() -> Option<&'static str> {
     is_root().then_some("postgres")
 }
@@ -220,7 +220,7 @@ pub(crate) fn url(port: u16) -> String {
     )
 }
 
-/// Whether a server, or a pooler in front of one, takes connections.
+/// Whether a server, or a pooler in front of one, accepts connections.
 pub(crate) fn answers(port: u16) -> bool {
     let check = || -> Result<bool> {
         let output = Command::new(beside_server("pg_isready")?)
@@ -279,7 +279,7 @@ fn launch(slot: &Slot, settings: &[(String, String)]) -> Result<Process> {
 }
 
 fn run(command: &mut Command) -> Result<()> {
-    // A folder that the user it runs as may enter.
+    // Not in the current folder: the user that the command runs as may have no access to it.
     let output = command.current_dir("/").output()?;
     ensure!(
         output.status.success(),

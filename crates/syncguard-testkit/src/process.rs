@@ -1,4 +1,4 @@
-//! [`Process`]: a server as a child process that cannot outlive its parent.
+//! [`Process`]: a server as a child process that does not outlive its parent.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -15,11 +15,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::install::on_path;
 
-/// Time between two looks at a server that is starting or stopping.
+/// Time between two checks of a server that is starting or stopping.
 const POLL: Duration = Duration::from_millis(10);
-/// How long killed children may take to be gone.
+/// How long killed children may take to end.
 const ORPHANS_END: Duration = Duration::from_secs(5);
-/// What of a server's log goes into the error when it fails to start.
+/// How many lines of a server's log an error quotes when the server fails to start.
 const LOG_TAIL_LINES: usize = 15;
 
 /// A running server. Dropping it kills the server and its children.
@@ -38,7 +38,7 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
-            // Ctrl-C is for the parent, which then takes its servers with it.
+            // Ctrl-C reaches the parent alone, which stops its servers.
             .process_group(0);
         let child =
             spawn_from_lasting_thread(command).with_context(|| format!("cannot start {name}"))?;
@@ -49,7 +49,7 @@ impl Process {
         })
     }
 
-    /// Waits until `answers` says so; fails if the server ends before, or takes too long.
+    /// Waits until `answers` returns true. Fails if the server exits first, or after `timeout`.
     pub(crate) fn wait_until(
         &mut self,
         timeout: Duration,
@@ -59,7 +59,7 @@ impl Process {
         while !answers() {
             if let Some(status) = self.child.try_wait()? {
                 bail!(
-                    "{} ended at once ({status}):\n{}",
+                    "{} exited at once ({status}):\n{}",
                     self.name,
                     self.log_tail()
                 );
@@ -89,21 +89,21 @@ impl Process {
             .with_context(|| format!("cannot signal {}", self.name))
     }
 
-    /// Stops the server and its children from running, and so from answering (`SIGSTOP`).
+    /// Stops the server and its children (`SIGSTOP`), so that they no longer answer.
     pub(crate) fn pause(&self) -> Result<()> {
-        // The parent first, so that it starts no further child.
+        // The parent first, so that it starts no more children.
         self.signal(Signal::STOP)?;
         signal_all(&descendants(self.pid()), Signal::STOP);
         Ok(())
     }
 
-    /// Lets the server and its children run on (`SIGCONT`).
+    /// Continues the server and its children (`SIGCONT`).
     pub(crate) fn resume(&self) -> Result<()> {
         signal_all(&descendants(self.pid()), Signal::CONT);
         self.signal(Signal::CONT)
     }
 
-    /// Asks the server to end by a signal of its own choice, and waits until it has.
+    /// Sends the server its signal for a shutdown, and waits until it has exited.
     pub(crate) fn stop(&mut self, signal: Signal, timeout: Duration) -> Result<ExitStatus> {
         self.resume()?;
         self.signal(signal)?;
@@ -123,7 +123,7 @@ impl Process {
         }
     }
 
-    /// Kills the server and its children (`SIGKILL`) and waits until it is gone.
+    /// Kills the server and its children (`SIGKILL`) and waits until they have ended.
     pub(crate) fn kill(&mut self) {
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
@@ -132,7 +132,7 @@ impl Process {
         let _ = self.child.kill();
         signal_all(&children, Signal::KILL);
         let _ = self.child.wait();
-        // Orphans are waited for by another parent, so all that is left is to look.
+        // Another process inherits the orphans, so we cannot wait for them and poll instead.
         let started = Instant::now();
         while children.iter().any(|pid| runs(*pid)) && started.elapsed() < ORPHANS_END {
             thread::sleep(POLL);
@@ -152,12 +152,10 @@ impl Drop for Process {
     }
 }
 
-/// A command whose process is killed by the system when its parent dies, optionally as another
-/// user.
+/// A command whose process the system kills when its parent dies, optionally as another user.
 ///
-/// Both are done by `setpriv`, which runs as the server's own process until it becomes the server.
-/// Where there is no `setpriv` (outside Linux), only an orderly end of the parent takes the server
-/// with it.
+/// `setpriv` sets up both and then becomes the server, in the same process. Where there is no
+/// `setpriv` (outside Linux), the server stops only if its parent ends in an orderly way.
 pub(crate) fn command(program: impl AsRef<OsStr>, user: Option<&str>) -> Result<Command> {
     let Some(setpriv) = on_path("setpriv") else {
         ensure!(
@@ -175,8 +173,8 @@ pub(crate) fn command(program: impl AsRef<OsStr>, user: Option<&str>) -> Result<
     Ok(command)
 }
 
-/// Spawns from a thread that lasts as long as the process: for the system, the parent whose death
-/// takes the child with it is a thread, and a test's thread ends with the test.
+/// Spawns from a thread that lives as long as the process: the system kills the child when the thread
+/// that spawned it ends, and a test's thread ends with the test.
 fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
     type Job = (Command, mpsc::Sender<io::Result<Child>>);
     static SPAWNER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
@@ -190,7 +188,7 @@ fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
         });
         Mutex::new(jobs)
     });
-    let gone = || io::Error::other("the spawning thread is gone");
+    let gone = || io::Error::other("the thread that spawns servers has ended");
     let (reply, answer) = mpsc::channel();
     spawner
         .lock()
@@ -200,7 +198,7 @@ fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
     answer.recv().map_err(|_| gone())?
 }
 
-/// The children of a process, their children, and so on, as far as the system tells (`/proc`).
+/// The children of a process, their children, and so on, where the system lists them (`/proc`).
 fn descendants(pid: u32) -> Vec<Pid> {
     let parents: Vec<(Pid, Pid)> = fs::read_dir("/proc")
         .into_iter()
@@ -230,7 +228,7 @@ fn descendants(pid: u32) -> Vec<Pid> {
     family.into_iter().skip(1).collect()
 }
 
-/// Whether a process is there and not merely waiting to be buried.
+/// Whether a process runs: it exists and is no zombie.
 fn runs(pid: Pid) -> bool {
     stat_field(pid, 0).is_some_and(|state| state != "Z" && state != "X")
 }
@@ -238,7 +236,7 @@ fn runs(pid: Pid) -> bool {
 /// One of the fields that follow a process's name: 0 is its state, 1 its parent.
 fn stat_field(pid: Pid, index: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // The name stands in parentheses and may hold anything.
+    // The name is in parentheses and may contain anything.
     let fields = stat.rsplit_once(')')?.1;
     fields
         .split_whitespace()
@@ -248,7 +246,7 @@ fn stat_field(pid: Pid, index: usize) -> Option<String> {
 
 fn signal_all(pids: &[Pid], signal: Signal) {
     for pid in pids {
-        // One that has ended by itself needs no signal.
+        // A process that has ended needs no signal.
         let _ = kill_process(*pid, signal);
     }
 }

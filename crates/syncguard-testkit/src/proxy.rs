@@ -1,4 +1,4 @@
-//! [`FaultProxy`]: a TCP proxy that breaks what passes through it, on demand.
+//! [`FaultProxy`]: a TCP proxy that breaks connections on demand.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,27 +20,27 @@ use crate::slot::Slot;
 /// How long the copy of a duplicated request may take before the original goes ahead.
 const COPY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often each fault has struck.
+/// How often each fault has taken effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Struck {
-    /// Pieces of a stream that were held up.
+    /// Pieces of a stream that were delayed.
     pub delayed: u64,
-    /// Pieces of a stream that had to wait.
+    /// Pieces of a stream that were held.
     pub held: u64,
-    /// Connections reset, those that had lost bytes and those of a refusing server included.
+    /// Connections that were reset, after lost bytes and by a refusing server included.
     pub reset: u64,
     /// Connections that lost bytes and hung.
     pub swallowed: u64,
-    /// Connections that were accepted and led nowhere.
+    /// Connections that were accepted without forwarding anything.
     pub half_open: u64,
     /// Requests that were delivered twice.
     pub duplicated: u64,
 }
 
-/// A proxy in front of one server, on a loopback port of its own, that ends with this value.
+/// A proxy in front of one server, on a loopback port of its own. It stops on drop.
 ///
-/// It works by a thread of its own, in synchronous and asynchronous tests alike. Its port stays
-/// the same whatever happens to the server.
+/// It runs on a thread of its own, so it works in synchronous and asynchronous tests alike. Its port
+/// stays the same whatever happens to the server.
 ///
 /// ```no_run
 /// use syncguard_testkit::{FaultProxy, Faults, RedisServer};
@@ -50,7 +50,7 @@ pub struct Struck {
 /// let proxy = FaultProxy::start(server.port())?;
 /// println!("connect to redis://{}", proxy.address());
 /// proxy.set(Faults::DROP_REPLY);
-/// // ... what is sent now is carried out and never answered ...
+/// // ... the server now executes requests, and no reply arrives ...
 /// proxy.set(Faults::NONE);
 /// # Ok(()) }
 /// ```
@@ -67,7 +67,7 @@ struct Control {
     faults: Faults,
     /// Connections of an earlier era are reset.
     era: u64,
-    /// So many of the pieces that were held pass, in the order in which they arrived.
+    /// How many of the held pieces pass, in the order in which they arrived.
     let_through: u64,
 }
 
@@ -82,7 +82,7 @@ struct Counters {
 }
 
 impl FaultProxy {
-    /// Starts a proxy to a loopback port. Nothing need listen there yet.
+    /// Starts a proxy to a loopback port. The server need not be up yet.
     ///
     /// # Errors
     /// If no port is free.
@@ -96,7 +96,7 @@ impl FaultProxy {
             .enable_io()
             .enable_time()
             .build()?;
-        // Not by the runtime: in an asynchronous test it cannot be waited for here.
+        // Not by Tokio: an asynchronous test could not wait for it here.
         let listener =
             std::net::TcpListener::bind(own).with_context(|| format!("cannot listen on {own}"))?;
         listener.set_nonblocking(true)?;
@@ -135,23 +135,23 @@ impl FaultProxy {
         format!("{}:{}", Ipv4Addr::LOCALHOST, self.port())
     }
 
-    /// Puts these faults in force, in place of all others.
+    /// Replaces the faults in force.
     pub fn set(&self, faults: Faults) {
         self.update(|control| control.faults = faults);
     }
 
-    /// Resets all connections that there are. New ones are as the faults in force have it.
+    /// Resets all existing connections. The faults in force apply to new ones.
     pub fn reset_all(&self) {
         self.update(|control| control.era += 1);
     }
 
-    /// Lets through the first pieces that were [held](Flow::Hold), as many as this: of
-    /// [`struck`](Self::struck) a while ago, those that were held by then. Others wait on.
+    /// Lets the first `held` of the pieces that [wait](Flow::Hold) pass; later ones wait on. Take the
+    /// number from an earlier [`struck`](Self::struck).
     pub fn let_through(&self, held: u64) {
         self.update(|control| control.let_through = held);
     }
 
-    /// How often faults have struck so far.
+    /// How often faults have taken effect so far.
     #[must_use]
     pub fn struck(&self) -> Struck {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -166,7 +166,7 @@ impl FaultProxy {
     }
 
     fn update(&self, change: impl FnOnce(&mut Control)) {
-        // It is there until the value is dropped.
+        // It is `Some` until drop.
         if let Some(control) = &self.control {
             control.send_modify(change);
         }
@@ -175,7 +175,7 @@ impl FaultProxy {
 
 impl Drop for FaultProxy {
     fn drop(&mut self) {
-        // Without its control the proxy ends.
+        // The proxy stops once its control is dropped.
         self.control = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -191,7 +191,7 @@ struct Proxy {
     counters: Arc<Counters>,
 }
 
-/// Why a connection ends otherwise than by both sides closing it: it is reset.
+/// A connection ends without both sides closing it: it is reset.
 struct Broken;
 
 impl From<io::Error> for Broken {
@@ -207,7 +207,7 @@ enum Direction {
 }
 
 impl Proxy {
-    /// Until the control is gone. The connections end with the runtime.
+    /// Runs until the control is dropped. The connections end with the runtime.
     async fn run(mut self, first: TcpListener) {
         let mut listener = Some(first);
         loop {
@@ -289,7 +289,7 @@ impl Proxy {
                 Flow::Duplicate => {
                     if let (Direction::Requests, Some(scripts)) = (direction, resp::scripts(bytes))
                     {
-                        // It is a copy: whether it was answered matters to nobody.
+                        // Only a copy that was answered counts as delivered.
                         let copy = deliver_copy(self.upstream, &scripts);
                         if matches!(tokio::time::timeout(COPY_TIMEOUT, copy).await, Ok(Ok(()))) {
                             count(&self.counters.duplicated);
@@ -305,7 +305,7 @@ impl Proxy {
         }
     }
 
-    /// What is to become of a piece that has arrived, once it need not wait any more.
+    /// Waits while a piece that arrived is held; returns what happens to it then.
     async fn once_not_held(&self, direction: Direction) -> Result<Flow, Broken> {
         let mut control = self.control.clone();
         let number = match direction.flow(self.faults()) {
@@ -325,13 +325,13 @@ impl Proxy {
         Ok(direction.flow(now.faults))
     }
 
-    /// Resolves once the faults no longer are what they were, or the proxy ends.
+    /// Resolves once `is` no longer applies to the faults, or the proxy stops.
     async fn until_not(&self, is: impl Fn(Faults) -> bool) {
         let mut control = self.control.clone();
         let _ = control.wait_for(|control| !is(control.faults)).await;
     }
 
-    /// Resolves once connections of today are to be reset.
+    /// Resolves once connections that exist now have to be reset.
     async fn until_cut(&self) {
         let mut control = self.control.clone();
         let era = control.borrow().era;
@@ -344,7 +344,7 @@ impl Proxy {
 
     fn reset(&self, client: &TcpStream) {
         count(&self.counters.reset);
-        // Where it cannot be reset, dropping it closes it.
+        // If it cannot be reset, dropping it closes it.
         let _ = client.set_zero_linger();
     }
 }
@@ -358,7 +358,7 @@ impl Direction {
     }
 }
 
-/// The next client, or none after a while.
+/// The next client, or `None` after a while without a listener.
 async fn accept(listener: Option<&TcpListener>, patience: Duration) -> Option<TcpStream> {
     match listener {
         Some(listener) => listener.accept().await.ok().map(|(client, _)| client),
@@ -369,7 +369,7 @@ async fn accept(listener: Option<&TcpListener>, patience: Duration) -> Option<Tc
     }
 }
 
-/// Sends requests over a connection of their own and waits for all answers.
+/// Sends scripts over a connection of their own and waits for all replies.
 async fn deliver_copy(upstream: SocketAddr, scripts: &resp::Scripts<'_>) -> io::Result<()> {
     let mut server = TcpStream::connect(upstream).await?;
     server.write_all(&scripts.bytes()).await?;

@@ -1,4 +1,4 @@
-//! [`RedisServer`]: a Redis of one's own.
+//! [`RedisServer`]: a Redis for one test.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use crate::slot::Slot;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A `redis-server` that ends with this value.
+/// A `redis-server` that stops on drop.
 #[derive(Debug)]
 pub struct RedisServer {
     process: Process,
@@ -33,8 +33,8 @@ impl RedisServer {
         Self::start_with(&[])
     }
 
-    /// Starts a server that has every write on disk before it answers, and so keeps its data
-    /// through [`kill`](Self::kill) and [`restart`](Self::restart).
+    /// Starts a server that writes to disk before it answers. It keeps its data through
+    /// [`kill`](Self::kill) and [`restart`](Self::restart).
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -51,7 +51,7 @@ impl RedisServer {
         Self::launched(Slot::claim()?, arguments, false)
     }
 
-    /// Starts a server that talks TLS and nothing else, with a certificate of this authority.
+    /// Starts a server that accepts only TLS, with a certificate of this authority.
     ///
     /// # Errors
     /// As [`start`](Self::start), and if its Redis was built without TLS.
@@ -110,7 +110,7 @@ impl RedisServer {
         self.process.pause()
     }
 
-    /// Ends a [`pause`](Self::pause). What clients sent meanwhile is then carried out.
+    /// Ends a [`pause`](Self::pause). The server then executes what clients sent meanwhile.
     ///
     /// # Errors
     /// If the server is gone.
@@ -118,12 +118,12 @@ impl RedisServer {
         self.process.resume()
     }
 
-    /// Kills it, as a crash would (`SIGKILL`). [`restart`](Self::restart) brings it back.
+    /// Kills it, as a crash would (`SIGKILL`). [`restart`](Self::restart) starts it again.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Stops it in order, if it runs, and starts it again on the same port and data folder.
+    /// Shuts it down if it runs, and starts it again on the same port and data folder.
     ///
     /// # Errors
     /// If it does not stop or start.
@@ -136,7 +136,7 @@ impl RedisServer {
     }
 }
 
-/// The URL in `SYNCGUARD_REDIS_URL`, or that of a server which this process starts once.
+/// The URL in `SYNCGUARD_REDIS_URL`, or else that of a server that this process starts once.
 ///
 /// # Errors
 /// As [`RedisServer::start`].
@@ -166,17 +166,17 @@ fn launch(slot: &Slot, arguments: &[String], encrypted: bool) -> Result<Process>
     Ok(process)
 }
 
-/// Whether it takes commands: a server that loads its data answers `-LOADING`.
+/// Whether it executes commands: a server that is still loading its data answers `-LOADING`.
 fn answers(port: u16) -> bool {
     ask(port, "PING").is_ok_and(|reply| reply.starts_with("+PONG") || reply.starts_with("-NOAUTH"))
 }
 
-/// Whether it accepts connections: as much as can be told without TLS.
+/// Whether it accepts connections: without TLS nothing more can be asked.
 fn listens(port: u16) -> bool {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// What a server answers to a command on a connection of its own: the beginning of its reply.
+/// Sends a command over a new connection; returns the beginning of the reply.
 pub(crate) fn ask(port: u16, command: &str) -> Result<String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;

@@ -1,4 +1,4 @@
-//! [`RedisCluster`]: a Redis Cluster of one's own.
+//! [`RedisCluster`]: a Redis Cluster for one test.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -14,14 +14,14 @@ use crate::redis::ask;
 const NODES: usize = 3;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Three masters that share the slots, without replicas; they end with this value.
+/// Three masters that share the slots, without replicas. They stop on drop.
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
 }
 
 impl RedisCluster {
-    /// Starts the nodes and makes a cluster of them, which takes some seconds.
+    /// Starts the nodes and creates the cluster, which takes some seconds.
     ///
     /// # Errors
     /// If Redis is not installed, or the cluster does not come up.
@@ -51,7 +51,7 @@ impl RedisCluster {
         Ok(Self { nodes })
     }
 
-    /// Where it answers: `redis-cluster://127.0.0.1:PORT`, by its first node.
+    /// The URL of its first node: `redis-cluster://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis-cluster://{}", address(self.nodes[0].port()))

@@ -1,4 +1,4 @@
-//! [`RedisSentinel`]: a primary, a replica, and sentinels that make one of the other.
+//! [`RedisSentinel`]: a primary, a replica, and sentinels that promote the replica.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -14,11 +14,11 @@ use crate::redis::ask;
 use crate::slot::Slot;
 
 const SENTINELS: usize = 3;
-/// By what name the sentinels know the primary.
+/// The sentinels' name for the primary.
 const SERVICE: &str = "locks";
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A primary with one replica, watched by three sentinels; all end with this value.
+/// A primary with one replica, monitored by three sentinels. All stop on drop.
 #[derive(Debug)]
 pub struct RedisSentinel {
     primary: RedisServer,
@@ -33,11 +33,11 @@ struct Sentinel {
 }
 
 impl RedisSentinel {
-    /// Starts all five and waits until they know of each other, which takes some seconds. A
-    /// primary that is silent for a second is replaced.
+    /// Starts all five and waits until they know each other, which takes some seconds. The sentinels
+    /// replace a primary that is silent for a second.
     ///
     /// # Errors
-    /// If Redis is not installed, or they do not come to terms.
+    /// If Redis is not installed, or the sentinels do not get ready.
     pub fn start() -> Result<Self> {
         let at_once = ["--repl-diskless-sync-delay", "0"];
         let primary = RedisServer::start_with(&at_once)?;
@@ -76,18 +76,18 @@ impl RedisSentinel {
         url
     }
 
-    /// The server that was the primary when all began.
+    /// The server that was the primary at the start.
     pub fn primary_mut(&mut self) -> &mut RedisServer {
         &mut self.primary
     }
 
-    /// The server that was the primary when all began.
+    /// The server that was the primary at the start.
     #[must_use]
     pub fn primary(&self) -> &RedisServer {
         &self.primary
     }
 
-    /// The server that was the replica when all began.
+    /// The server that was the replica at the start.
     #[must_use]
     pub fn replica(&self) -> &RedisServer {
         &self.replica
@@ -97,7 +97,7 @@ impl RedisSentinel {
 impl Sentinel {
     fn start(primary: u16) -> Result<Self> {
         let slot = Slot::claim()?;
-        // It writes down there what it has found out.
+        // The sentinel writes what it finds out to this file.
         let file = slot.folder().join("sentinel.conf");
         let host = Ipv4Addr::LOCALHOST;
         fs::write(

@@ -1,4 +1,4 @@
-//! Just enough of Redis's protocol to tell where a command and a reply end.
+//! As much of Redis's protocol as it takes to find the end of a command and of a reply.
 
 /// The scripts among the commands in a piece of a stream.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ impl Scripts<'_> {
     }
 }
 
-/// The scripts in a piece that consists of whole commands, if there are any.
+/// The scripts in a piece of complete commands, if there are any.
 pub(crate) fn scripts(mut piece: &[u8]) -> Option<Scripts<'_>> {
     let mut scripts = Vec::new();
     while !piece.is_empty() {
@@ -53,7 +53,7 @@ fn reply_length(stream: &[u8]) -> Option<usize> {
     match stream.first()? {
         b'+' | b'-' | b':' => Some(line),
         b'$' => {
-            // A negative length is no string at all.
+            // A negative length means null.
             let Ok(length) = usize::try_from(number()?) else {
                 return Some(line);
             };

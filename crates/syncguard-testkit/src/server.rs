@@ -1,4 +1,4 @@
-//! [`Server`]: what can befall a server, whichever store it is.
+//! [`Server`]: what a test can do to a server of any store.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::{FirestoreEmulator, PostgresServer, RedisServer};
 
-/// A server that can be maltreated. It ends with the value.
+/// A server that can be paused or killed. It stops on drop.
 pub trait Server: fmt::Debug + Send + Sync + 'static {
     /// The loopback port where it answers.
     fn port(&self) -> u16;
@@ -17,7 +17,7 @@ pub trait Server: fmt::Debug + Send + Sync + 'static {
     /// If the server is gone.
     fn pause(&self) -> Result<()>;
 
-    /// Ends a [`pause`](Self::pause). What clients sent meanwhile is then carried out.
+    /// Ends a [`pause`](Self::pause). The server then executes what clients sent meanwhile.
     ///
     /// # Errors
     /// If the server is gone.
@@ -26,8 +26,8 @@ pub trait Server: fmt::Debug + Send + Sync + 'static {
     /// Kills it, as a crash would (`SIGKILL`).
     fn kill(&mut self);
 
-    /// Starts it again on the same port, with the data that it has kept: none if it keeps its data
-    /// in memory.
+    /// Starts it again on the same port, with the data that it kept. A server that keeps its data in
+    /// memory starts empty.
     ///
     /// # Errors
     /// If it does not start.
@@ -56,5 +56,5 @@ macro_rules! servers {
     )+};
 }
 
-// Each has these by itself: the methods of a type come before those of a trait.
+// Inherent methods come before those of a trait, so these calls do not recurse.
 servers!(RedisServer, PostgresServer, FirestoreEmulator);

@@ -1,4 +1,4 @@
-//! [`Slot`]: a loopback port and a folder that no other server has.
+//! [`Slot`]: a loopback port and a folder for one server.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
@@ -9,16 +9,16 @@ use std::sync::Once;
 
 use anyhow::{Context, Result};
 
-/// Below the range from which the kernel takes the ports of outgoing connections (32768 up), so
-/// that a server that is down for a while finds its port free when it restarts; and so is the bus
-/// of a Redis Cluster node, which is 10,000 above its port.
+/// Below the range of ports that the kernel uses for outgoing connections (32768 up), so that a server
+/// that is down for a while finds its port free when it restarts. The bus port of a Redis Cluster node,
+/// 10,000 above its port, is below that range too.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u16 = 2_700;
 
-/// A port and an empty folder, claimed among all processes of this user for as long as it lives.
+/// A port and an empty folder that no other process of this user claims until drop.
 ///
-/// The claim is a lock on the folder, which the system lifts when the process ends, however it
-/// ends; what a killed process left behind is swept by the next.
+/// The claim is a lock on the folder, which the system releases however the process ends. The next
+/// process removes what a killed one left behind.
 #[derive(Debug)]
 pub(crate) struct Slot {
     port: u16,
@@ -32,7 +32,7 @@ impl Slot {
         let root = root();
         fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;
         SWEPT.call_once(|| sweep(&root));
-        // Spread, so that a client of a server that is gone does not meet its successor.
+        // At random, so that a client of a stopped server does not reach the next one at the same port.
         let spread = RandomState::new().hash_one(()) % u64::from(PORTS);
         let spread = u16::try_from(spread).unwrap_or_default();
         (0..PORTS)
@@ -70,7 +70,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // A folder that cannot be removed now is swept by the next process.
+        // If the folder cannot be removed now, the next process removes it.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -80,7 +80,7 @@ fn root() -> PathBuf {
     std::env::temp_dir().join(format!("syncguard-testkit-{user}"))
 }
 
-/// Removes the folders that no living process holds.
+/// Removes the folders that no running process has locked.
 fn sweep(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         if let Some(_lock) = lock(&entry.path()) {
@@ -89,11 +89,11 @@ fn sweep(root: &Path) {
     }
 }
 
-/// Locks a folder, unless another process has it.
+/// Locks a folder, unless another process has locked it.
 fn lock(folder: &Path) -> Option<File> {
     let file = File::open(folder).ok()?;
     file.try_lock().ok()?;
-    // Between opening and locking, a sweep may have removed it.
+    // Another process may have removed it between opening and locking.
     let still_there = fs::metadata(folder).ok()?.ino() == file.metadata().ok()?.ino();
     still_there.then_some(file)
 }

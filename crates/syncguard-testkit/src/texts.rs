@@ -1,10 +1,10 @@
-//! All that an error says.
+//! [`texts`]: all text of an error.
 
 use std::error::Error as _;
 
 use syncguard_core::LockError;
 
-/// What an error and its causes say, by `Display` and by `Debug`: where a secret could stand.
+/// The text of an error and its causes, by `Display` and `Debug`: wherever a secret could appear.
 #[must_use]
 pub fn texts(error: &LockError) -> String {
     let mut texts = format!("{error} {error:?} {error:#?}");

@@ -1,4 +1,4 @@
-//! A server that the crate does not know suffers the same as one that it does.
+//! A server that the crate does not know can be paused, killed and restarted like the others.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

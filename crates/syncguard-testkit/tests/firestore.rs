@@ -1,4 +1,4 @@
-//! The emulator is up when started and gone when dropped.
+//! The emulator answers once started and stops on drop.
 
 use std::net::TcpStream;
 

@@ -1,4 +1,4 @@
-//! No server outlives the process that started it, and none ends with a mere thread of it.
+//! A server stops with the process that started it, and not with the thread that started it.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;

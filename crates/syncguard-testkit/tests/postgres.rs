@@ -1,5 +1,5 @@
-//! A PostgreSQL server is up when started, hangs when paused, and keeps its data; a pooler in
-//! front of it gives a client another connection with each transaction.
+//! A PostgreSQL server answers once started, hangs when paused, and keeps its data. A pooler in front
+//! of it gives a client another connection with each transaction.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};

@@ -11,7 +11,7 @@ use syncguard_testkit::{Connections, FaultProxy, Faults, Flow, RedisServer};
 /// Long against what passes, short against a test.
 const HANGS: Duration = Duration::from_millis(300);
 
-/// A server that sends everything back, and tells what reached it.
+/// A server that sends everything back. The channel has what reached it.
 fn echo() -> (u16, mpsc::Receiver<Vec<u8>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();

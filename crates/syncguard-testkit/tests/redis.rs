@@ -1,4 +1,4 @@
-//! A Redis server is up when started, hangs when paused, and keeps its data when durable.
+//! A Redis server answers once started, hangs when paused, and keeps its data if it is durable.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

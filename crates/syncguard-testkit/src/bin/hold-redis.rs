@@ -1,5 +1,5 @@
-//! Starts a Redis server, prints its port, and holds it until standard input ends: a parent for
-//! the tests to kill.
+//! Starts a Redis server, prints its port, and keeps it until standard input ends. The tests kill this
+//! process.
 
 fn main() -> anyhow::Result<()> {
     let server = syncguard_testkit::RedisServer::start()?;
