@@ -1,18 +1,16 @@
 //! [`Fixture`]: a server, and clients of it.
 
-use syncguard_core::{LockId, Managed, Policy};
+use syncguard_core::LockId;
 use syncguard_testkit::Server as _;
 
+use crate::Target;
+use crate::client::Client;
 use crate::network::Network;
-use crate::{Target, Watched};
 
-/// What clients of the suite are.
-pub type Client<T> = Managed<Watched<<T as Target>::Store>>;
-
-/// What a case works with. A server of its own ends with it.
+/// What a case works with. A server that only this case uses stops on drop.
 #[derive(Debug)]
 pub struct Fixture<T: Target> {
-    /// The path of the test, by which its program can be told to run it again.
+    /// The path of the test, with which its program can run it again.
     test: &'static str,
     server: Option<T::Server>,
     port: u16,
@@ -20,28 +18,30 @@ pub struct Fixture<T: Target> {
 }
 
 impl<T: Target> Fixture<T> {
-    /// On a server that others use too. It may be neither stopped nor paused.
+    /// On a server that other tests use too. The case must neither stop nor pause it.
     pub async fn shared(test: &'static str) -> Self {
         if let Some(port) = port_of_parent() {
             return Self::at(test, None, port).await;
         }
-        let shared = blocking(T::shared_port).await.expect("a shared server");
-        match shared {
+        let shared = blocking(T::shared_port).await;
+        match shared.expect("the shared server does not start") {
             Some(port) => Self::at(test, None, port).await,
             None => Self::own(test).await,
         }
     }
 
-    /// On a server of its own.
+    /// On a server that only this case uses.
     pub async fn own(test: &'static str) -> Self {
-        let server = blocking(T::start).await.expect("a server");
+        let server = blocking(T::start).await;
+        let server = server.expect("the server does not start");
         let port = server.port();
         Self::at(test, Some(server), port).await
     }
 
     async fn at(test: &'static str, server: Option<T::Server>, port: u16) -> Self {
-        T::prepare(port).await.expect("a server that answers");
-        let unique = LockId::generate().expect("random bytes");
+        let prepared = T::prepare(port).await;
+        prepared.expect("the server cannot be prepared");
+        let unique = LockId::generate().expect("no random bytes");
         Self {
             test,
             server,
@@ -50,9 +50,9 @@ impl<T: Target> Fixture<T> {
         }
     }
 
-    /// The server, in cases that have one of their own.
+    /// The server, in a case that has one of its own.
     pub(crate) fn server(&self) -> &T::Server {
-        self.server.as_ref().expect("a case with its own server")
+        self.server.as_ref().expect("the case shares its server")
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -63,7 +63,7 @@ impl<T: Target> Fixture<T> {
         self.test
     }
 
-    /// A way to the server that can fail, and that no other client takes.
+    /// A path to the server that can fail. Only clients that connect through it are affected.
     pub(crate) fn network(&self) -> Network<T> {
         Network::to(self.port)
     }
@@ -73,26 +73,21 @@ impl<T: Target> Fixture<T> {
         format!("{}:{name}", self.unique)
     }
 
-    /// A client that no fault of the network meets.
+    /// A client that no fault of the network affects.
     pub(crate) async fn direct(&self) -> Client<T> {
-        client::<T>(self.port, Policy::new()).await
+        Client::connect(self.port).await
     }
 }
 
-/// Where the server answers, in a test's program that is run again by its test.
+/// The variable with the server's port, for a test that runs itself in another process.
 pub(crate) const PORT_OF_PARENT: &str = "SYNCGUARD_FAULTS_PORT";
 
 fn port_of_parent() -> Option<u16> {
     let port = std::env::var(PORT_OF_PARENT).ok()?;
-    Some(port.parse().expect("a port"))
-}
-
-/// A client at a port, its calls watched.
-pub(crate) async fn client<T: Target>(port: u16, policy: Policy) -> Client<T> {
-    let store = Box::pin(T::connect(port)).await.expect("a connection");
-    Managed::with_policy(Watched::new(store), policy)
+    Some(port.parse().expect("the variable holds no port"))
 }
 
 async fn blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
-    tokio::task::spawn_blocking(work).await.expect("it runs")
+    let result = tokio::task::spawn_blocking(work).await;
+    result.expect("the blocking task panicked")
 }

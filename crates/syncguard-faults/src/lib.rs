@@ -1,16 +1,46 @@
-//! What holds when the network or the server fails, as one suite of cases that a backend runs on a
-//! real server behind a [`FaultProxy`](syncguard_testkit::FaultProxy).
+//! One suite of cases that test a lock backend while the network or the server fails. Each case runs
+//! on a real server behind a [`FaultProxy`](syncguard_testkit::FaultProxy).
 //!
-//! It stands beside the conformance suite, which runs on any store and therefore cannot stop a
-//! server or break a connection. The testkit has the means, here are the cases.
+//! The conformance suite runs on any store, so it can neither stop a server nor break a connection.
+//! This suite does both, with the means of the testkit.
 //!
-//! A backend says how its server is started and reached, by a [`Target`], and writes one line,
-//! `syncguard_faults::suite!(Redis);`. A server that the testkit does not know is a
-//! [`CommandServer`](syncguard_testkit::CommandServer), or implements
-//! [`Server`](syncguard_testkit::Server). The store has to be reached by TCP and to give fences.
+//! A backend implements [`Target`], which starts a server and connects to it, and writes one line:
+//! `syncguard_faults::suite!(Redis);`. It gets one `#[test]` of every case.
 //!
-//! Faults are the network's own wherever they can be. Those that have to strike some calls of a
-//! client and spare others are made by [`Watched`], around the real store.
+//! ```
+//! # mod tests {
+//! use syncguard_core::LockError;
+//! use syncguard_faults::Target;
+//! use syncguard_redis::RedisBackend;
+//! use syncguard_testkit::RedisServer;
+//!
+//! struct Redis;
+//!
+//! impl Target for Redis {
+//!     type Backend = RedisBackend;
+//!     type Server = RedisServer;
+//!
+//!     fn start() -> anyhow::Result<RedisServer> {
+//!         RedisServer::start()
+//!     }
+//!
+//!     async fn connect(port: u16) -> Result<RedisBackend, LockError> {
+//!         RedisBackend::connect(&format!("redis://127.0.0.1:{port}")).await
+//!     }
+//! }
+//!
+//! syncguard_faults::suite!(Redis);
+//! # }
+//! ```
+//!
+//! For a server that the testkit does not know, use a
+//! [`CommandServer`](syncguard_testkit::CommandServer) or implement
+//! [`Server`](syncguard_testkit::Server). Clients must reach the store by TCP, and its grants must
+//! carry fences.
+//!
+//! A fault of the network affects all calls of a client. Where a case needs a fault that affects only
+//! extends or only releases, a wrapper around the backend causes it. The cases use the backend through
+//! [`Locks`](syncguard_core::Locks), as applications do.
 
 #![allow(
     clippy::missing_panics_doc,
@@ -18,6 +48,7 @@
 )]
 
 pub mod cases;
+mod client;
 mod fixture;
 mod network;
 mod steps;
@@ -25,20 +56,10 @@ mod suite;
 mod target;
 mod watched;
 
-pub use crate::fixture::{Client, Fixture};
+pub use crate::fixture::Fixture;
 #[doc(hidden)]
 pub use crate::suite::__run_test;
 pub use crate::target::Target;
-pub use crate::watched::{Answer, Call, ExtendFault, Watched};
-
-// What callers hold goes from thread to thread, and into futures that do.
-const _: () = {
-    const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
-    shared::<Answer>();
-    shared::<Call>();
-    shared::<ExtendFault>();
-    shared::<Watched<()>>();
-};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

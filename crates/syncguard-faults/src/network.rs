@@ -1,14 +1,14 @@
-//! [`Network`]: the way between a client and the server, which can fail.
+//! [`Network`]: a path between clients and the server that can fail.
 
 use std::marker::PhantomData;
 
-use syncguard_core::Policy;
+use syncguard_core::LocksBuilder;
 use syncguard_testkit::{FaultProxy, Faults};
 
-use crate::fixture::client;
-use crate::{Client, Target};
+use crate::Target;
+use crate::client::Client;
 
-/// The way from some clients to the server.
+/// A path from some clients to the server.
 #[derive(Debug)]
 pub(crate) struct Network<T> {
     proxy: FaultProxy,
@@ -18,26 +18,34 @@ pub(crate) struct Network<T> {
 impl<T: Target> Network<T> {
     pub(crate) fn to(port: u16) -> Self {
         Self {
-            proxy: FaultProxy::start(port).expect("a free port"),
+            proxy: FaultProxy::start(port).expect("the proxy does not start"),
             target: PhantomData,
         }
     }
 
-    /// A client whose requests go this way.
-    pub(crate) async fn client(&self, policy: Policy) -> Client<T> {
-        client::<T>(self.proxy.port(), policy).await
+    /// A client that connects through this network.
+    pub(crate) async fn client(&self) -> Client<T> {
+        Client::connect(self.proxy.port()).await
     }
 
-    /// Puts these faults in force, in place of all others.
+    /// A client that connects through this network. `configure` configures its `Locks`.
+    pub(crate) async fn client_with(
+        &self,
+        configure: impl FnOnce(LocksBuilder) -> LocksBuilder,
+    ) -> Client<T> {
+        Client::connect_with(self.proxy.port(), configure).await
+    }
+
+    /// Replaces the faults in force.
     pub(crate) fn set(&self, faults: Faults) {
         self.proxy.set(faults);
     }
 
-    /// Makes a call of which the reply is lost after the store has carried it out, as `applied`
-    /// sees by other ways. From then on `loss` is in force, until it is told otherwise.
+    /// Makes a call, and loses the reply once the store has applied it, which `applied` finds out
+    /// over another connection. `loss` stays in force until the next [`set`](Self::set).
     ///
-    /// `None` if the call ended before: an operation of several requests has to make them all
-    /// within its deadline, and a busy machine may be too slow for that.
+    /// Returns `None` if the call ended before the loss: an operation of several requests has to send
+    /// them all within its deadline, and a busy machine may be too slow for that.
     pub(crate) async fn without_reply<R>(
         &self,
         call: impl Future<Output = R>,
@@ -51,7 +59,7 @@ impl<T: Target> Network<T> {
                 if applied().await {
                     break;
                 }
-                // What was held before are replies to requests that prepare the change.
+                // Replies held before this point belong to requests that prepare the change.
                 self.proxy.let_through(held);
             }
             self.set(loss);

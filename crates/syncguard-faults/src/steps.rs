@@ -1,69 +1,71 @@
-//! Steps that cases share, and how they tell time on a busy machine.
+//! Steps that cases share, and how they measure time on a busy machine.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use syncguard_core::{ErrorCode, Fence, LockError, LockGuard, ManagedBackend, acquire};
+use syncguard_core::{ErrorCode, LockError, LockGuard, Locks};
 
-/// TTLs of locks that must not run out in the course of a case.
+/// The TTL of a lock that must not expire during a case.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// Within which what is to happen "before long" happens on any machine: an upper bound against
-/// hanging, never what a case is about.
+/// Upper bound of what happens "before long" on any machine. It guards against hanging; no case is
+/// about it.
 pub(crate) const BEFORE_LONG: Duration = Duration::from_secs(60);
 
-/// TTLs for what a machine has to do in time. Where it was too slow, the next is tried.
+/// TTLs within which a machine has to finish its work. If it is too slow for one, the next is tried.
 const TTLS: [Duration; 3] = [
     Duration::from_secs(3),
     Duration::from_secs(9),
     Duration::from_secs(27),
 ];
 
-/// What an attempt has shown.
+/// What one trial of a case showed.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Attempt {
+pub(crate) enum Trial {
     /// What the case proves.
     Proved,
     /// The lease was lost. The machine may have been too slow to keep it; with a TTL that is long
     /// enough there is no such excuse.
-    Lost,
+    LeaseLost,
 }
 
-/// Makes attempts with ever longer TTLs.
-pub(crate) async fn with_longer_ttls(attempt: impl AsyncFn(Duration) -> Attempt) {
-    with_ttls(TTLS, attempt).await;
+/// Makes trials with ever longer TTLs until one succeeds.
+pub(crate) async fn with_longer_ttls(trial: impl AsyncFn(Duration) -> Trial) {
+    with_ttls(TTLS, trial).await;
 }
 
-/// Makes attempts with these TTLs, for what must also fit into the timeout of an operation.
-pub(crate) async fn with_ttls(ttls: [Duration; 3], attempt: impl AsyncFn(Duration) -> Attempt) {
+/// Makes trials with these TTLs until one succeeds, for what must also fit into the timeout of an
+/// operation.
+pub(crate) async fn with_ttls(ttls: [Duration; 3], trial: impl AsyncFn(Duration) -> Trial) {
     for ttl in ttls {
-        if attempt(ttl).await == Attempt::Proved {
+        if trial(ttl).await == Trial::Proved {
             return;
         }
     }
-    panic!("it did not succeed with any TTL of {ttls:?}");
+    panic!("the lease was lost with every TTL of {ttls:?}");
 }
 
-/// Takes a free key.
-pub(crate) async fn take<B>(backend: &B, key: &str, ttl: Duration) -> LockGuard<B>
-where
-    B: ManagedBackend<Fence = Fence>,
-{
-    let guard = acquire(backend, key, ttl).await.expect("an answer");
-    guard.expect("a key that is free")
+/// Acquires a free key.
+pub(crate) async fn acquire(locks: &Locks, key: &str, ttl: Duration) -> LockGuard {
+    let guard = locks.try_lock(key).ttl(ttl).await;
+    guard.expect("acquire failed").expect("the key is held")
 }
 
-/// Takes a key as soon as it is free, which must be soon; says how long that took.
-pub(crate) async fn soon_taken<B>(backend: &B, key: &str, within: Duration) -> Duration
-where
-    B: ManagedBackend<Fence = Fence>,
-{
+/// Releases a lock that must still be held.
+pub(crate) async fn release(guard: LockGuard) {
+    let released = guard.release().await.expect("release failed");
+    assert!(released.is_released(), "the lock was gone: {released:?}");
+}
+
+/// Waits until a key can be acquired, and releases it again. Fails if that takes longer than
+/// `within`; returns how long it took.
+pub(crate) async fn free_within(locks: &Locks, key: &str, within: Duration) -> Duration {
     let started = Instant::now();
     loop {
-        if let Some(guard) = acquire(backend, key, LONG).await.expect("an answer") {
+        let guard = locks.try_lock(key).ttl(LONG).await;
+        if let Some(guard) = guard.expect("acquire failed") {
             let took = started.elapsed();
-            let released = guard.release().await.expect("an answer");
-            assert!(released.is_released());
+            release(guard).await;
             return took;
         }
         assert!(
@@ -74,20 +76,23 @@ where
     }
 }
 
-/// Waits until something is the case, for as long as any machine may take.
+/// Waits until `is` gives a result, for as long as any machine may take.
 pub(crate) async fn eventually<R>(what: &str, mut is: impl AsyncFnMut() -> Option<R>) -> R {
     let started = Instant::now();
     loop {
         if let Some(result) = is().await {
             return result;
         }
-        assert!(started.elapsed() < BEFORE_LONG, "never: {what}");
+        assert!(
+            started.elapsed() < BEFORE_LONG,
+            "after {BEFORE_LONG:?} there is still not: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// What something resolves to by a point in time, told by the order in which two timers of one task
-/// fire: a machine that stalls delays both.
+/// What a future resolves to by a point in time. Two timers of one task decide which came first: a
+/// machine that stalls delays both.
 pub(crate) async fn by<R>(what: impl Future<Output = R>, deadline: Instant) -> Option<R> {
     tokio::select! {
         biased;
@@ -96,12 +101,12 @@ pub(crate) async fn by<R>(what: impl Future<Output = R>, deadline: Instant) -> O
     }
 }
 
-/// Whether something resolves by a point in time.
+/// Whether a future resolves by a point in time.
 pub(crate) async fn resolves_by(what: impl Future<Output = ()>, deadline: Instant) -> bool {
     by(what, deadline).await.is_some()
 }
 
-/// The error of a store that cannot be reached.
+/// Fails unless the error is that of a store that cannot be reached.
 #[track_caller]
 pub(crate) fn is_outage(error: &LockError) {
     assert!(is_outage_code(error.code()), "{error:?}");
@@ -117,12 +122,10 @@ pub(crate) fn is_outage_code(code: ErrorCode) -> bool {
 /// The middle one of several times: what holds on a machine that is busy now and then.
 pub(crate) fn median<R: Ord + Copy + Debug>(mut values: Vec<R>) -> R {
     values.sort();
-    *values.get(values.len() / 2).expect("some values")
+    *values.get(values.len() / 2).expect("no values")
 }
 
-/// Whether a key is held, by a way that no fault meets.
-pub(crate) async fn held<B: ManagedBackend>(backend: &B, key: &str) -> bool {
-    syncguard_core::is_locked(backend, key)
-        .await
-        .expect("an answer")
+/// Whether a key is held, as a client sees it that no fault affects.
+pub(crate) async fn is_held(locks: &Locks, key: &str) -> bool {
+    locks.is_locked(key).await.expect("is_locked failed")
 }

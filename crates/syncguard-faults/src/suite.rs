@@ -1,4 +1,4 @@
-//! [`suite!`](crate::suite): one test per case.
+//! [`suite!`](crate::suite): one test of each case.
 
 use std::future::Future;
 
@@ -6,7 +6,7 @@ use crate::{Fixture, Target};
 
 /// Makes one `#[test]` of every case, on a multi-threaded runtime of its own.
 ///
-/// The argument is a type that is a [`Target`].
+/// The argument is a type that implements [`Target`].
 #[macro_export]
 macro_rules! suite {
     ($target:ty) => {
@@ -14,17 +14,17 @@ macro_rules! suite {
     };
 }
 
-/// The list of cases: by each, whether it needs a server of its own or shares one.
+/// The list of cases: for each, whether it needs a server of its own or shares one.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __for_each_case {
     ([$($consumer:tt)+] [$($context:tt)*]) => {
         $($consumer)+! { [$($context)*]
             outcomes {
-                shared an_acquire_whose_reply_is_lost_is_given_back_once_the_network_is;
-                shared an_acquire_whose_connection_breaks_at_the_reply_is_given_back;
-                shared a_release_whose_reply_is_lost_can_be_repeated;
-                shared a_release_whose_connection_breaks_at_the_reply_can_be_repeated;
+                shared an_acquire_whose_reply_is_lost_is_released_once_the_network_is_back;
+                shared an_acquire_whose_connection_breaks_at_the_reply_is_released;
+                shared a_release_whose_reply_is_lost_can_be_retried;
+                shared a_release_whose_connection_breaks_at_the_reply_can_be_retried;
             }
             waiting {
                 own the_timeout_of_a_wait_holds_against_a_stopped_server;
@@ -34,15 +34,15 @@ macro_rules! __for_each_case {
             }
             renewal {
                 shared one_slow_renewal_does_not_lose_the_lease;
-                shared a_failed_renewal_is_tried_again;
+                shared a_failed_renewal_is_retried;
                 shared a_slow_store_sees_one_renewal_of_a_lock_at_a_time;
-                shared released_while_a_renewal_is_in_flight_the_key_is_free_and_the_renewal_gone;
+                shared a_release_during_a_renewal_frees_the_key_and_ends_the_renewal;
                 shared renewed_locks_stay_released_and_leave_no_task;
             }
             loss {
-                shared when_renewals_keep_failing_the_lease_is_lost_by_its_deadline;
+                shared a_lease_whose_renewals_keep_failing_is_lost_by_its_deadline;
                 shared a_lookup_does_not_move_the_local_deadline;
-                shared a_section_that_lost_its_lock_ends_at_once_and_nothing_is_repeated;
+                shared a_section_that_lost_its_lock_ends_at_once_and_nothing_is_retried;
                 shared a_holder_that_was_paused_past_its_ttl_finds_out_on_waking;
                 shared the_local_deadline_counts_through_suspend;
             }
@@ -87,8 +87,8 @@ where
         .worker_threads(2)
         .enable_all()
         .build()
-        .expect("a runtime");
-    // Boxed, since a test has a small stack, and futures of drivers are large.
+        .expect("the runtime does not start");
+    // Boxed: a test has a small stack, and a driver's futures are large.
     let fixture = runtime.block_on(Box::pin(fixture));
     runtime.block_on(Box::pin(case(fixture)));
 }

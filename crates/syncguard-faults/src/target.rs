@@ -3,40 +3,41 @@
 use std::future::Future;
 
 use anyhow::Result;
-use syncguard_core::{Fence, LockBackend, LockError};
+use syncguard_core::backend::LockBackend;
+use syncguard_core::{Fence, LockError};
 use syncguard_testkit::Server;
 
-/// How a backend's server is started, and how clients reach it.
+/// Starts a backend's server and connects clients to it.
 pub trait Target: 'static {
-    /// The bare store: policies are the cases' own.
-    type Store: LockBackend<Fence = Fence>;
+    /// The backend. The cases build [`Locks`](syncguard_core::Locks) over it.
+    type Backend: LockBackend<Fence = Fence>;
     /// The server.
     type Server: Server;
 
-    /// Starts a server that is nobody else's. Blocks.
+    /// Starts a server for one case alone. Blocks.
     ///
     /// # Errors
-    /// If it does not start.
+    /// If the server does not start.
     fn start() -> Result<Self::Server>;
 
-    /// The loopback port of a server that is shared with other tests, which nobody stops; `None` if
-    /// that server is elsewhere, or takes other credentials than [`start`](Self::start)'s. Then, and
-    /// by default, each case has a server of its own. Blocks.
+    /// The loopback port of a server that cases and other tests share, and that nobody stops. `None`
+    /// if that server is elsewhere, or needs other credentials than [`start`](Self::start)'s; then
+    /// each case starts a server of its own. Default: `None`. Blocks.
     ///
     /// # Errors
-    /// If there is none and none can be started.
+    /// If there is no such server and none can be started.
     fn shared_port() -> Result<Option<u16>> {
         Ok(None)
     }
 
-    /// Makes ready what must exist before clients come, and has a cold server warm up. By default
-    /// nothing.
+    /// Prepares the server before clients connect: creates tables, or warms up a cold server.
+    /// Default: nothing.
     #[must_use]
     fn prepare(port: u16) -> impl Future<Output = Result<(), LockError>> + Send {
         let _ = port;
         std::future::ready(Ok(()))
     }
 
-    /// Connects a new client to the server, or to a proxy before it, at a loopback port.
-    fn connect(port: u16) -> impl Future<Output = Result<Self::Store, LockError>> + Send;
+    /// Connects a new client to a loopback port, where the server or a proxy in front of it answers.
+    fn connect(port: u16) -> impl Future<Output = Result<Self::Backend, LockError>> + Send;
 }

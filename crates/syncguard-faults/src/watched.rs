@@ -1,93 +1,117 @@
-//! [`Watched`]: notes a client's calls, and lets its extends or releases meet faults that its others
-//! do not.
+//! [`Watched`]: a backend that notes its extends and releases, and lets faults affect them alone.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
+    LockBackend, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter,
+};
+use syncguard_core::observe::Operation;
 use syncguard_core::{
-    AcquireResult, Capabilities, ErrorCode, ExtendResult, LockBackend, LockError, LockId, LockInfo,
-    LockInfoDebug, LockKey, Lookup, Operation, ReleaseResult, Ttl,
+    ErrorCode, ExtendResult, Finding, LockError, LockId, LockInfoDebug, ReleaseResult,
 };
 use tokio::sync::watch;
 
-/// A store whose calls are noted. Clones share their notes.
-#[derive(Debug, Clone)]
-pub struct Watched<S> {
-    store: S,
-    notes: Arc<Mutex<Notes>>,
-    /// Whether releases wait before they are made.
-    releases_held: Arc<watch::Sender<bool>>,
+/// A backend whose extends and releases are noted.
+#[derive(Debug)]
+pub(crate) struct Watched<B> {
+    backend: B,
+    notes: Mutex<Notes>,
+    /// Whether releases wait before they are sent.
+    releases_held: watch::Sender<bool>,
 }
 
-/// What happens to extends alone.
+/// A fault of extends alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ExtendFault {
-    /// They are made.
+pub(crate) enum ExtendFault {
+    /// Extends pass.
     #[default]
     None,
-    /// They fail, and are not made.
+    /// Extends fail without being sent.
     Refuse,
-    /// They are made this much later.
+    /// Extends are sent this much later.
     DelayRequest(Duration),
-    /// They are made, and answered this much later.
+    /// Extends are sent at once, and their replies arrive this much later.
     DelayReply(Duration),
 }
 
-/// One call of the store.
+/// One extend or release.
 #[derive(Debug, Clone, Copy)]
-pub struct Call {
-    /// Which.
-    pub operation: Operation,
-    /// The lock, of calls that name it by its id.
-    pub id: Option<LockId>,
-    /// When it was made.
-    pub began: Instant,
+pub(crate) struct NotedCall {
+    operation: Operation,
+    /// The lock.
+    pub(crate) id: LockId,
+    /// When it began.
+    pub(crate) began: Instant,
     /// When and how it ended, if it has.
-    pub ended: Option<(Instant, Answer)>,
+    pub(crate) ended: Option<(Instant, CallEnd)>,
 }
 
-/// How a call ended.
+/// How an extend or release ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// The store did what was asked, or told.
-    Done,
-    /// The lock is someone else's, or gone.
-    Refused,
-    /// The store or the way to it failed.
+pub(crate) enum CallEnd {
+    /// The store answered that it applied the call.
+    Applied,
+    /// The store answered that the id holds no lock.
+    NotHeld,
+    /// The store or the network failed.
     Failed(ErrorCode),
-    /// Nobody waited for the answer any more.
-    Dropped,
+    /// The caller dropped the future.
+    Abandoned,
 }
 
 #[derive(Debug, Default)]
 struct Notes {
-    calls: Vec<Call>,
+    calls: Vec<NotedCall>,
     on_extend: ExtendFault,
 }
 
-impl<S> Watched<S> {
-    pub(crate) fn new(store: S) -> Self {
+impl<B> Watched<B> {
+    pub(crate) fn new(backend: B) -> Self {
         Self {
-            store,
-            notes: Arc::default(),
-            releases_held: Arc::new(watch::Sender::new(false)),
+            backend,
+            notes: Mutex::default(),
+            releases_held: watch::Sender::new(false),
         }
     }
 
-    /// From now on extends meet this fault, those that are under way already excepted.
-    pub fn on_extend(&self, fault: ExtendFault) {
+    /// Replaces the fault that affects extends. Those in flight are not affected.
+    pub(crate) fn on_extend(&self, fault: ExtendFault) {
         lock(&self.notes).on_extend = fault;
     }
 
-    /// From now on releases are made no sooner than this is called again with `false`.
+    /// Holds releases until this is called with `false`.
     pub(crate) fn hold_releases(&self, hold: bool) {
         self.releases_held.send_replace(hold);
     }
 
-    /// The calls of an operation so far.
-    #[must_use]
-    pub fn calls(&self, operation: Operation) -> Vec<Call> {
+    /// All extends so far.
+    pub(crate) fn extends(&self) -> Vec<NotedCall> {
+        self.calls(Operation::Extend)
+    }
+
+    /// The extends that ended like this.
+    pub(crate) fn ended_extends(&self, how: impl Fn(CallEnd) -> bool) -> Vec<NotedCall> {
+        let extends = self.extends().into_iter();
+        extends
+            .filter(|call| call.ended.is_some_and(|(_, end)| how(end)))
+            .collect()
+    }
+
+    /// How many extends have not ended.
+    pub(crate) fn extends_in_flight(&self) -> usize {
+        let extends = self.extends();
+        extends.iter().filter(|call| call.ended.is_none()).count()
+    }
+
+    /// All releases so far.
+    pub(crate) fn releases(&self) -> Vec<NotedCall> {
+        self.calls(Operation::Release)
+    }
+
+    fn calls(&self, operation: Operation) -> Vec<NotedCall> {
         let notes = lock(&self.notes);
         let calls = notes.calls.iter();
         calls
@@ -96,51 +120,37 @@ impl<S> Watched<S> {
             .collect()
     }
 
-    /// The extends that have been answered like this.
-    pub(crate) fn extends(&self, which: impl Fn(Answer) -> bool) -> Vec<Call> {
-        let extends = self.calls(Operation::Extend).into_iter();
-        extends
-            .filter(|call| call.ended.is_some_and(|(_, answer)| which(answer)))
-            .collect()
-    }
-
-    /// The calls of an operation that have not ended.
-    pub(crate) fn in_flight(&self, operation: Operation) -> usize {
-        let calls = self.calls(operation);
-        calls.iter().filter(|call| call.ended.is_none()).count()
-    }
-
     async fn noted<R>(
         &self,
         operation: Operation,
-        id: Option<&LockId>,
-        // Boxed, since a test has a small stack, and a driver's futures are large.
+        id: &LockId,
+        // Boxed: a test has a small stack, and a driver's futures are large.
         call: Pin<Box<impl Future<Output = Result<R, LockError>>>>,
-        refuses: impl Fn(&R) -> bool,
+        is_applied: impl Fn(&R) -> bool,
     ) -> Result<R, LockError> {
-        let mut noting = Noting::begin(&self.notes, operation, id.copied());
+        let mut note = OpenNote::begin(&self.notes, operation, *id);
         let answer = call.await;
-        noting.answer = match &answer {
-            Ok(answer) if refuses(answer) => Answer::Refused,
-            Ok(_) => Answer::Done,
-            Err(error) => Answer::Failed(error.code()),
+        note.end = match &answer {
+            Ok(answer) if is_applied(answer) => CallEnd::Applied,
+            Ok(_) => CallEnd::NotHeld,
+            Err(error) => CallEnd::Failed(error.code()),
         };
         answer
     }
 }
 
-/// Notes the end of a call when it is dropped, at the latest.
-struct Noting<'a> {
+/// The note of a call in flight. Dropping it notes the end of the call.
+struct OpenNote<'a> {
     notes: &'a Mutex<Notes>,
     index: usize,
-    answer: Answer,
+    end: CallEnd,
 }
 
-impl<'a> Noting<'a> {
-    fn begin(notes: &'a Mutex<Notes>, operation: Operation, id: Option<LockId>) -> Self {
+impl<'a> OpenNote<'a> {
+    fn begin(notes: &'a Mutex<Notes>, operation: Operation, id: LockId) -> Self {
         let mut locked = lock(notes);
         let index = locked.calls.len();
-        locked.calls.push(Call {
+        locked.calls.push(NotedCall {
             operation,
             id,
             began: Instant::now(),
@@ -149,15 +159,15 @@ impl<'a> Noting<'a> {
         Self {
             notes,
             index,
-            answer: Answer::Dropped,
+            end: CallEnd::Abandoned,
         }
     }
 }
 
-impl Drop for Noting<'_> {
+impl Drop for OpenNote<'_> {
     fn drop(&mut self) {
         if let Some(call) = lock(self.notes).calls.get_mut(self.index) {
-            call.ended = Some((Instant::now(), self.answer));
+            call.ended = Some((Instant::now(), self.end));
         }
     }
 }
@@ -167,42 +177,33 @@ fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<S: LockBackend> LockBackend for Watched<S> {
-    type Fence = S::Fence;
+impl<B: LockBackend> LockBackend for Watched<B> {
+    type Fence = B::Fence;
 
     fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-
-    fn clock_skew_ms(&self) -> Option<i64> {
-        self.store.clock_skew_ms()
+        self.backend.capabilities()
     }
 
     async fn acquire(
         &self,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult<S::Fence>, LockError> {
-        let call = Box::pin(self.store.acquire(key, id, ttl));
-        self.noted(Operation::Acquire, Some(id), call, AcquireResult::is_locked)
+        request: AcquireRequest<'_>,
+    ) -> Result<AcquireResult<B::Fence>, LockError> {
+        self.backend.acquire(request).await
+    }
+
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
+        let mut held = self.releases_held.subscribe();
+        let call = Box::pin(async {
+            // It fails only without its sender, which `self` has.
+            let _ = held.wait_for(|held| !held).await;
+            self.backend.release(request).await
+        });
+        let is_applied = ReleaseResult::is_released;
+        self.noted(Operation::Release, request.id, call, is_applied)
             .await
     }
 
-    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
-        let mut held = self.releases_held.subscribe();
-        let call = Box::pin(async {
-            // Fails only without its sender, which `self` has.
-            let _ = held.wait_for(|held| !held).await;
-            self.store.release(id).await
-        });
-        self.noted(Operation::Release, Some(id), call, |answer| {
-            !answer.is_released()
-        })
-        .await
-    }
-
-    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
+    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
         let fault = lock(&self.notes).on_extend;
         let call = Box::pin(async {
             match fault {
@@ -213,36 +214,42 @@ impl<S: LockBackend> LockBackend for Watched<S> {
                 }
                 ExtendFault::DelayRequest(by) => tokio::time::sleep(by).await,
                 ExtendFault::DelayReply(by) => {
-                    let answer = self.store.extend(id, ttl).await;
+                    let answer = self.backend.extend(request).await;
                     tokio::time::sleep(by).await;
                     return answer;
                 }
             }
-            self.store.extend(id, ttl).await
+            self.backend.extend(request).await
         });
-        self.noted(Operation::Extend, Some(id), call, |answer| {
-            answer.expires_at_ms().is_none()
-        })
-        .await
-    }
-
-    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
-        let call = Box::pin(self.store.is_locked(key));
-        self.noted(Operation::IsLocked, None, call, |_| false).await
+        let is_applied = ExtendResult::is_extended;
+        self.noted(Operation::Extend, request.id, call, is_applied)
+            .await
     }
 
     async fn lookup_raw(
         &self,
-        by: Lookup<'_>,
-    ) -> Result<Option<LockInfoDebug<S::Fence>>, LockError> {
-        let call = Box::pin(self.store.lookup_raw(by));
-        self.noted(Operation::Lookup, None, call, Option::is_none)
-            .await
+        request: LookupRequest<'_>,
+    ) -> Result<Option<LockInfoDebug<B::Fence>>, LockError> {
+        self.backend.lookup_raw(request).await
     }
 
-    async fn lookup(&self, by: Lookup<'_>) -> Result<Option<LockInfo<S::Fence>>, LockError> {
-        let call = Box::pin(self.store.lookup(by));
-        self.noted(Operation::Lookup, None, call, Option::is_none)
-            .await
+    async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
+        self.backend.is_locked(request).await
+    }
+
+    fn attach(&self, reporter: Reporter) {
+        self.backend.attach(reporter);
+    }
+
+    async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
+        self.backend.preflight(request).await
+    }
+
+    async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
+        self.backend.purge_expired(request).await
+    }
+
+    async fn close(&self, request: CloseRequest) -> Result<(), LockError> {
+        self.backend.close(request).await
     }
 }

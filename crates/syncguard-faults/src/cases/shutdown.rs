@@ -5,24 +5,23 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use syncguard_core::{LockGuard, ManagedBackend, Policy};
+use syncguard_core::{AutoExtend, LockGuard, LocksBuilder};
 use tokio::runtime::Runtime;
 
-use crate::fixture::client;
-use crate::steps::{BEFORE_LONG, LONG, soon_taken, take};
-use crate::{Client, Fixture, Target};
+use crate::client::Client;
+use crate::steps::{BEFORE_LONG, LONG, acquire, free_within};
+use crate::{Fixture, Target};
 
-/// The name of the threads on which nothing may panic.
+/// The name of the threads that must not panic.
 const THREAD: &str = "drops-guards";
 
-/// The message of the one panic that is meant.
+/// The message of the one panic that the case causes itself.
 const ON_PURPOSE: &str = "on purpose";
 
-/// The TTL where it alone can free the key.
+/// The TTL of a lock that only its expiry can free.
 const SHORT: Duration = Duration::from_secs(5);
 
-/// The timeout of operations, which a drop that waits for its release would take: longer than the
-/// test does.
+/// The operation timeout. A drop that waited for its release would last as long: longer than the case.
 const NEVER: Duration = Duration::from_secs(600);
 
 /// Where a guard is dropped.
@@ -55,15 +54,15 @@ impl Dropped {
     }
 }
 
-/// Dropped outside a runtime, by another, while unwinding, or while or after its own shuts down,
-/// renewed or not: a guard neither panics nor blocks, though releases hang, and its key is free as
-/// soon as they do not or, where nobody is left to release it, at the end of its TTL.
+/// A guard is dropped outside a runtime, inside another one, while unwinding, or while or after its own
+/// runtime shuts down; renewed or not. It neither panics nor blocks, although releases hang. Its key is
+/// free as soon as releases pass again, or at the end of its TTL if no runtime is left to release it.
 pub async fn guards_dropped_in_any_state_of_a_runtime_neither_panic_nor_block<T: Target>(
     fixture: Fixture<T>,
 ) {
     note_panics();
     let direct = fixture.direct().await;
-    let _ = soon_taken(&direct, &fixture.key("warm"), BEFORE_LONG).await;
+    let _ = free_within(&direct.locks, &fixture.key("warm"), BEFORE_LONG).await;
     let mut all = Vec::new();
     for dropped in Dropped::ALL {
         for threads in [0, 2] {
@@ -91,33 +90,35 @@ async fn case<T: Target>(
         drop_a_guard::<T>(dropped, threads, renewed, port, &own_key);
         let _ = done.send(());
     });
-    thread.expect("a thread");
+    thread.expect("the thread does not start");
     let returned = tokio::time::timeout(BEFORE_LONG, is_done).await;
-    assert!(matches!(returned, Ok(Ok(()))), "{what}: {returned:?}");
-    let _ = soon_taken(direct, &key, BEFORE_LONG).await;
+    assert!(
+        matches!(returned, Ok(Ok(()))),
+        "{what}: the drop panicked or blocks: {returned:?}"
+    );
+    let _ = free_within(&direct.locks, &key, BEFORE_LONG).await;
     let panics = panics().clone();
     assert!(panics.is_empty(), "{what}: {panics:?}");
 }
 
 fn drop_a_guard<T: Target>(dropped: Dropped, threads: usize, renewed: bool, port: u16, key: &str) {
-    let taker = runtime(threads);
+    let holder = runtime(threads);
     let ttl = if dropped.is_released() { LONG } else { SHORT };
-    let (client, guard) = taker.block_on(Box::pin(async {
-        let policy = Policy::new().with_operation_timeout(NEVER);
-        let client = client::<T>(port, policy).await;
-        let guard = take(&client, key, ttl).await;
-        client.get_ref().hold_releases(true);
-        let guard = if renewed {
-            guard.with_auto_extend(syncguard_core::AutoExtend::new())
-        } else {
-            guard
+    let (client, guard) = holder.block_on(Box::pin(async {
+        let configure = |builder: LocksBuilder| builder.operation_timeout(NEVER);
+        let client = Client::<T>::connect_with(port, configure).await;
+        let guard = acquire(&client.locks, key, ttl).await;
+        client.watched.hold_releases(true);
+        let guard = match renewed {
+            true => guard.auto_extend(AutoExtend::new()),
+            false => guard,
         };
         (client, guard)
     }));
     let released = |client: &Client<T>| {
-        client.get_ref().hold_releases(false);
-        let drained = taker.block_on(client.drain(BEFORE_LONG));
-        drained.expect("it is released");
+        client.watched.hold_releases(false);
+        let drained = holder.block_on(client.locks.drain(BEFORE_LONG));
+        drained.expect("the release is still pending");
     };
     match dropped {
         Dropped::OutsideAnyRuntime => {
@@ -138,29 +139,31 @@ fn drop_a_guard<T: Target>(dropped: Dropped, threads: usize, renewed: bool, port
         }
         Dropped::AfterItsRuntime => {
             drop(client);
-            drop(taker);
+            drop(holder);
             drop(guard);
         }
         Dropped::ByItsRuntimeShuttingDown => {
-            hold_in_a_task(&taker, guard);
-            drop(taker);
+            hold_in_a_task(&holder, guard);
+            drop(holder);
         }
         Dropped::ByItsRuntimeShutDownInTheBackground => {
-            hold_in_a_task(&taker, guard);
-            taker.shutdown_background();
+            hold_in_a_task(&holder, guard);
+            holder.shutdown_background();
         }
     }
 }
 
-/// Has a task of the runtime hold the guard for good.
-fn hold_in_a_task<B: ManagedBackend>(runtime: &Runtime, guard: LockGuard<B>) {
+/// Moves the guard into a task of the runtime that never ends.
+fn hold_in_a_task(runtime: &Runtime, guard: LockGuard) {
     let (started, is_started) = tokio::sync::oneshot::channel();
     runtime.spawn(async move {
         let _guard = guard;
         let _ = started.send(());
         std::future::pending::<()>().await;
     });
-    runtime.block_on(is_started).expect("it starts");
+    runtime
+        .block_on(is_started)
+        .expect("the task does not start");
 }
 
 fn runtime(threads: usize) -> Runtime {
@@ -175,7 +178,7 @@ fn runtime(threads: usize) -> Runtime {
         .thread_name(THREAD)
         .enable_all()
         .build()
-        .expect("a runtime")
+        .expect("the runtime does not start")
 }
 
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -184,7 +187,7 @@ fn panics() -> std::sync::MutexGuard<'static, Vec<String>> {
     PANICS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes the panics of the threads of this case: a runtime keeps those of its tasks to itself.
+/// Notes panics on the threads of this case. A runtime catches those of its tasks.
 fn note_panics() {
     static NOTED: Once = Once::new();
     NOTED.call_once(|| {
