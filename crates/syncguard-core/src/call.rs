@@ -152,10 +152,10 @@ impl<F: FenceToken> Locks<F> {
     /// A parsed argument; the observers are notified of one that is bad.
     pub(crate) fn admit<T>(
         &self,
-        operation: Operation,
+        subject: Subject<'_>,
         argument: Result<T, LockError>,
     ) -> Result<T, LockError> {
-        argument.map_err(|error| self.refused(Subject::new(operation), error))
+        argument.map_err(|error| self.refused(subject, error))
     }
 
     /// The error of a call that was not made. The observers are notified.

@@ -130,7 +130,10 @@ impl<F: FenceToken> LockGuard<F> {
         limits: Limits,
     ) -> Result<ReleaseResult, LockError> {
         // Outside a runtime nothing can be sent: dropped, `self` releases on its own one.
-        current_runtime()?;
+        current_runtime().map_err(|error| {
+            let subject = self.lease.subject(Operation::Release);
+            self.locks().refused(subject, error)
+        })?;
         if let Some(renewal) = self.renewal.take() {
             renewal.stop().await;
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::{FenceToken, Grant};
+use crate::backend::{ExtendRequest, FenceToken, Grant};
 use crate::call::{Limits, Subject, aborted};
 use crate::error::Operation;
 use crate::locks::parse;
@@ -142,7 +142,7 @@ impl<F: FenceToken> Lease<F> {
     {
         let (lease, ttl) = (self.clone(), parse(ttl));
         Request::new(move |limits| async move {
-            let ttl = lease.locks().admit(Operation::Extend, ttl)?;
+            let ttl = lease.locks().admit(lease.subject(Operation::Extend), ttl)?;
             lease.extend_within(ttl, &limits).await
         })
     }
@@ -152,19 +152,32 @@ impl<F: FenceToken> Lease<F> {
         ttl: Ttl,
         limits: &Limits,
     ) -> Result<ExtendResult, LockError> {
-        let subject = Subject::new(Operation::Extend).key(&self.0.key);
-        let subject = subject.lock_id(&self.0.id).ttl(ttl);
+        let subject = self.subject(Operation::Extend).ttl(ttl);
+        // From here on: dropped while it waits for its turn, it was made all the same.
+        let watch = self.locks().watch(subject);
+        let result = self.extend_in_turn(ttl, subject, limits).await;
+        watch.end(&result);
+        result
+    }
+
+    async fn extend_in_turn(
+        &self,
+        ttl: Ttl,
+        subject: Subject<'_>,
+        limits: &Limits,
+    ) -> Result<ExtendResult, LockError> {
         let _turn = tokio::select! {
             biased;
-            () = limits.cancelled() => return Err(self.locks().refused(subject, aborted())),
+            () = limits.cancelled() => return Err(subject.describe(aborted())),
             turn = self.0.extending.lock() => turn,
         };
         let before = self.term();
         let renewed = self.now().saturating_add(ttl.as_duration());
         // Should the answer never come, the store may still have shortened the lease.
         self.set_deadline(|deadline| deadline.min(renewed));
-        let (id, key) = (&self.0.id, Some(&self.0.key));
-        let result = self.locks().extend_lock(id, key, ttl, limits).await;
+        let backend = self.locks().backend();
+        let send = |deadline| backend.extend(ExtendRequest::new(&self.0.id, ttl, deadline));
+        let result = self.locks().bounded(subject, limits, send).await;
         match &result {
             Ok(ExtendResult::Extended { expires_at_ms }) => {
                 self.0
@@ -234,6 +247,11 @@ impl<F: FenceToken> Lease<F> {
     /// Whether the store itself has said that the lock is gone.
     pub(crate) fn is_gone(&self) -> bool {
         self.term() == Term::Gone
+    }
+
+    /// What a call about this lock is about.
+    pub(crate) fn subject(&self, operation: Operation) -> Subject<'_> {
+        Subject::new(operation).key(&self.0.key).lock_id(&self.0.id)
     }
 
     pub(crate) fn locks(&self) -> &Locks<F> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::FenceToken;
+use crate::call::Subject;
 use crate::error::Operation;
 use crate::guard::attempt;
 use crate::observe::ReleaseFailure;
@@ -178,8 +179,9 @@ impl<F: FenceToken> TryLockRequest<F> {
             key,
             options,
         } = self.0;
-        let key = locks.admit(Operation::Acquire, key)?;
-        let ttl = locks.admit(Operation::Acquire, options.ttl.clone())?;
+        let subject = Subject::new(Operation::Acquire);
+        let key = locks.admit(subject, key)?;
+        let ttl = locks.admit(subject.key(&key), options.ttl.clone())?;
         attempt(&locks, &key, ttl, &options, None).await
     }
 

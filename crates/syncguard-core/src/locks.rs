@@ -189,7 +189,7 @@ impl<F: FenceToken> Locks<F> {
     {
         let (locks, id) = (self.clone(), parse(id));
         Request::new(move |limits| async move {
-            let id = locks.admit(Operation::Release, id)?;
+            let id = locks.admit(Subject::new(Operation::Release), id)?;
             locks.release_lock(&id, None, &limits, None).await
         })
     }
@@ -213,9 +213,16 @@ impl<F: FenceToken> Locks<F> {
     {
         let (locks, id, ttl) = (self.clone(), parse(id), parse(ttl));
         Request::new(move |limits| async move {
-            let id = locks.admit(Operation::Extend, id)?;
-            let ttl = locks.admit(Operation::Extend, ttl)?;
-            locks.extend_lock(&id, None, ttl, &limits).await
+            let subject = Subject::new(Operation::Extend);
+            let id = &locks.admit(subject, id)?;
+            let subject = subject.lock_id(id);
+            let ttl = locks.admit(subject, ttl)?;
+            let send = |deadline| {
+                locks
+                    .backend()
+                    .extend(ExtendRequest::new(id, ttl, deadline))
+            };
+            locks.call(subject.ttl(ttl), &limits, send).await
         })
     }
 
@@ -233,14 +240,14 @@ impl<F: FenceToken> Locks<F> {
     {
         let (locks, key) = (self.clone(), parse(key));
         Request::new(move |limits| async move {
-            let key = &locks.admit(Operation::IsLocked, key)?;
-            let subject = Subject::new(Operation::IsLocked).key(key);
+            let subject = Subject::new(Operation::IsLocked);
+            let key = &locks.admit(subject, key)?;
             let send = |deadline| {
                 locks
                     .backend()
                     .is_locked(IsLockedRequest::new(key, deadline))
             };
-            locks.call(subject, &limits, send).await
+            locks.call(subject.key(key), &limits, send).await
         })
     }
 
@@ -349,8 +356,8 @@ impl<F: FenceToken> Locks<F> {
     ) -> Request<T> {
         let locks = self.clone();
         Request::new(move |limits| async move {
-            let by = locks.admit(Operation::Lookup, by)?;
             let subject = Subject::new(Operation::Lookup);
+            let by = locks.admit(subject, by)?;
             let (subject, by) = match &by {
                 Target::Key(key) => (subject.key(key), Lookup::Key(key)),
                 Target::Id(id) => (subject.lock_id(id), Lookup::Id(id)),
@@ -515,21 +522,6 @@ impl<F: FenceToken> Locks<F> {
         }
         watch.end(&result);
         result
-    }
-
-    pub(crate) async fn extend_lock(
-        &self,
-        id: &LockId,
-        key: Option<&LockKey>,
-        ttl: Ttl,
-        limits: &Limits,
-    ) -> Result<ExtendResult, LockError> {
-        let subject = Subject::new(Operation::Extend)
-            .key(key)
-            .lock_id(id)
-            .ttl(ttl);
-        let send = |deadline| self.backend().extend(ExtendRequest::new(id, ttl, deadline));
-        self.call(subject, limits, send).await
     }
 
     pub(crate) fn backend(&self) -> &dyn ErasedBackend<F> {

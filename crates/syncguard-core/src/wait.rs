@@ -25,18 +25,22 @@ pub(crate) async fn wait<F: FenceToken>(
         deadline: None,
     };
     // What keeps it from beginning at all.
+    let refused = |subject, error| {
+        let error = locks.refused(subject, error);
+        error.with_operation(Operation::Lock)
+    };
+    let subject = Subject::new(Operation::Acquire);
+    let key = key.map_err(|error| refused(subject, error))?;
+    let subject = subject.key(&key);
     let ready = || {
-        let (key, ttl) = (key?, options.ttl.clone()?);
+        let ttl = options.ttl.clone()?;
         current_runtime()?;
         match limits.is_cancelled() {
-            true => Err(aborted().with_key(&key)),
-            false => Ok((key, ttl)),
+            true => Err(aborted()),
+            false => Ok(ttl),
         }
     };
-    let (key, ttl) = ready().map_err(|error| {
-        let error = locks.refused(Subject::new(Operation::Acquire), error);
-        error.with_operation(Operation::Lock)
-    })?;
+    let ttl = ready().map_err(|error| refused(subject, error))?;
     let mut waiting = Waiting::start(locks, &key);
     let result = waiting.contend(ttl, options, &limits).await;
     waiting.end(&result);

@@ -435,7 +435,7 @@ async fn one_combinator_cancels_every_operation() {
     faulty.plan(Operation::IsLocked, [Fault::Hang]);
     let token = CancellationToken::new();
     let (asked, ()) = tokio::join!(locks.is_locked("k").cancel_on(&token), async {
-        token.cancel()
+        token.cancel();
     },);
     let error = asked.unwrap_err();
     assert_eq!(error.code(), ErrorCode::Aborted);

@@ -174,17 +174,21 @@ async fn errors_bad_arguments_and_cancellation_are_heard_too() {
     locks.extend("no id", MINUTE).await.unwrap_err();
     locks.is_locked("a\0b").await.unwrap_err();
     locks.get_by_id("no id").await.unwrap_err();
-    let operations = [
-        Operation::Acquire,
-        Operation::Acquire,
-        Operation::Release,
-        Operation::Extend,
-        Operation::IsLocked,
-        Operation::Lookup,
-    ];
+    // With the key where that is good.
+    let heard = notes.take_done().into_iter();
+    let heard: Vec<_> = heard
+        .map(|done| (done.operation, done.outcome, done.key.is_some()))
+        .collect();
     assert_eq!(
-        notes.outcomes(),
-        operations.map(|operation| (operation, invalid))
+        heard,
+        [
+            (Operation::Acquire, invalid, false),
+            (Operation::Acquire, invalid, true),
+            (Operation::Release, invalid, false),
+            (Operation::Extend, invalid, false),
+            (Operation::IsLocked, invalid, false),
+            (Operation::Lookup, invalid, false),
+        ]
     );
 
     faulty.plan(Operation::Acquire, [Fault::LoseReply]);
@@ -241,6 +245,22 @@ async fn dropped_guards_dropped_calls_and_renewals_are_heard() {
         ]
     );
     locks.drain(PATIENCE).await.unwrap();
+
+    let guard = locks.lock("k").await.unwrap();
+    faulty.plan(Operation::Extend, [Fault::Hang]);
+    let in_flight = abandon(guard.extend(MINUTE));
+    let in_turn = abandon(guard.extend(MINUTE));
+    tokio::join!(in_flight, in_turn);
+    let _ = guard.release().await.unwrap();
+    assert_eq!(
+        notes.outcomes(),
+        [
+            (Operation::Acquire, ok),
+            (Operation::Extend, abandoned(true)),
+            (Operation::Extend, abandoned(true)),
+            (Operation::Release, ok),
+        ]
+    );
 
     let renewed = LockOptions::new()
         .ttl(Duration::from_secs(3))

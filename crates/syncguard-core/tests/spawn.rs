@@ -51,7 +51,7 @@ async fn every_request_can_be_spawned() {
             .is_extended()
     );
     assert!(
-        spawned(locks.extend(&id, MINUTE).cancel_on(&token))
+        spawned(locks.extend(id, MINUTE).cancel_on(&token))
             .await
             .is_extended()
     );
