@@ -1,54 +1,75 @@
-//! [`LockEvent`]: what is told of one call.
+//! [`LockEvent`]: what is reported of one operation.
 
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::{Serialize, Serializer};
+use syncguard_core::backend::FailureReason;
+use syncguard_core::observe::{Operation, OperationOutcome};
 use syncguard_core::{ErrorCode, HashId, LockId, LockKey};
 
-/// One call of a backend, over.
+/// An operation that ended.
 ///
-/// Identifiers are shown by their [display hash](syncguard_core::hash_key). The raw ones are there,
-/// and appear in `Debug`, only where
-/// [`with_include_raw`](crate::TelemetryOptions::with_include_raw) permitted them.
-#[derive(Clone, PartialEq, Eq)]
+/// It shows identifiers by their [display hash](syncguard_core::hash_key). The raw ones are in the
+/// event, in its `Debug` and in its JSON, only where
+/// [`include_raw`](crate::TelemetryOptions::include_raw) permits them.
+///
+/// It serializes in camelCase, as every implementation of SyncGuard shapes it: `type`, `result`,
+/// `reason`, `keyHash`, `lockIdHash`, `key` and `lockId`. This crate adds `errorCode`,
+/// `outcomeUnknown`, `abandoned`, `durationMs` (a fraction, to the microsecond), `endedAtMs` (Unix
+/// milliseconds) and `backend`. Fields that are `None` are left out.
+#[derive(Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct LockEvent {
-    /// Which operation was called.
+    /// The operation.
+    #[serde(rename = "type")]
     pub event_type: EventType,
     /// Whether it did what it was called for.
     pub result: EventResult,
-    /// Why it did not, where it failed for no fault of the store and the store could tell.
+    /// Why it did not, where nothing failed and the store knew the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<EventReason>,
-    /// Display hash of the key, if the call named one.
+    /// Display hash of the key, if the call named one or its guard knew it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub key_hash: Option<HashId>,
-    /// Display hash of the lock id, if the call named one.
+    /// Display hash of the lock id, if the call named one or made one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lock_id_hash: Option<HashId>,
     /// The key. Sensitive; `None` unless permitted.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "raw_key")]
     pub key: Option<LockKey>,
-    /// The lock id. Sensitive: it is the right to release the lock. `None` unless permitted.
+    /// The lock id. Sensitive: it is the permission to release the lock. `None` unless permitted.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "raw_lock_id"
+    )]
     pub lock_id: Option<LockId>,
-    /// The code of the error, if the call ended in one.
+    /// The code of the error, if the operation ended in one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error_code: Option<ErrorCode>,
-    /// Whether the store may have applied the call although it failed here.
+    /// Whether the store may have applied the operation although it failed here.
     pub outcome_unknown: bool,
-    /// Whether there was no answer because the call's future was dropped: by a timeout or a
-    /// cancellation around it, or by a panic.
+    /// Whether the operation's future was dropped before the store answered: by a timeout around it,
+    /// or by a panic.
     pub abandoned: bool,
     /// Time from the first poll of the call to its end.
+    #[serde(rename = "durationMs", serialize_with = "fractional_ms")]
     pub duration: Duration,
-    /// When the call ended, by the local wall clock. Events are delivered later than that.
+    /// When the operation ended, by the local wall clock. The callback gets the event later.
+    #[serde(rename = "endedAtMs", serialize_with = "unix_ms")]
     pub ended_at: SystemTime,
     /// The backend's name, such as `redis`.
     pub backend: &'static str,
 }
 
-/// The operation that an event is of.
+/// The operation that an event reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventType {
-    /// Taking a lock.
+    /// Acquiring a lock: one attempt.
     Acquire,
-    /// Giving a lock back.
+    /// Releasing a lock.
     Release,
     /// Replacing a lock's remaining time.
     Extend,
@@ -71,15 +92,23 @@ impl EventType {
         }
     }
 
-    /// Whether a call may change the store.
-    pub(crate) const fn mutates(self) -> bool {
-        matches!(self, Self::Acquire | Self::Release | Self::Extend)
+    /// `None` for an operation that makes no event.
+    pub(crate) const fn of(operation: Operation) -> Option<Self> {
+        match operation {
+            Operation::Acquire => Some(Self::Acquire),
+            Operation::Release => Some(Self::Release),
+            Operation::Extend => Some(Self::Extend),
+            Operation::IsLocked => Some(Self::IsLocked),
+            Operation::Lookup => Some(Self::Lookup),
+            _ => None,
+        }
     }
 }
 
-/// Whether a call did what it was called for.
+/// Whether an operation did what it was called for.
 ///
-/// An `is_locked` or lookup that was answered is `Ok`, whatever the answer.
+/// An `is_locked` or lookup that the store answered is `Ok`, whatever the answer. An acquire of a held
+/// key is `Fail` with the reason [`Locked`](EventReason::Locked): contention, not an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventResult {
     /// It did.
@@ -97,15 +126,22 @@ impl EventResult {
             Self::Fail => "fail",
         }
     }
+
+    pub(crate) const fn of(outcome: OperationOutcome) -> Self {
+        match outcome {
+            OperationOutcome::Ok => Self::Ok,
+            _ => Self::Fail,
+        }
+    }
 }
 
-/// Why a call failed that the store answered.
+/// Why an operation had no effect although nothing failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventReason {
     /// An acquire found the key held.
     Locked,
-    /// A release or extend came after the lease had run out.
+    /// A release or extend came after the lease had expired.
     Expired,
     /// A release or extend found no such lock.
     NotFound,
@@ -121,25 +157,34 @@ impl EventReason {
             Self::NotFound => "not-found",
         }
     }
-}
 
-impl fmt::Display for EventType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+    pub(crate) const fn of(outcome: OperationOutcome) -> Option<Self> {
+        match outcome {
+            OperationOutcome::Locked => Some(Self::Locked),
+            OperationOutcome::NotHeld(Some(FailureReason::Expired)) => Some(Self::Expired),
+            OperationOutcome::NotHeld(Some(FailureReason::NotFound)) => Some(Self::NotFound),
+            _ => None,
+        }
     }
 }
 
-impl fmt::Display for EventResult {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
+macro_rules! shown_as_str {
+    ($($name:ty),+) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+    )+};
 }
 
-impl fmt::Display for EventReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+shown_as_str!(EventType, EventResult, EventReason);
 
 impl fmt::Debug for LockEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -149,7 +194,7 @@ impl fmt::Debug for LockEvent {
             .field("reason", &self.reason)
             .field("key_hash", &self.key_hash)
             .field("lock_id_hash", &self.lock_id_hash);
-        // Raw identifiers are in the event only where someone asked for them by name.
+        // The event has raw identifiers only where the application asked for them.
         if let Some(key) = &self.key {
             out.field("key", &key.as_str());
         }
@@ -163,5 +208,96 @@ impl fmt::Debug for LockEvent {
             .field("ended_at", &self.ended_at)
             .field("backend", &self.backend)
             .finish()
+    }
+}
+
+fn raw_key<S: Serializer>(key: &Option<LockKey>, serializer: S) -> Result<S::Ok, S::Error> {
+    key.as_ref().map(LockKey::as_str).serialize(serializer)
+}
+
+fn raw_lock_id<S: Serializer>(id: &Option<LockId>, serializer: S) -> Result<S::Ok, S::Error> {
+    id.as_ref().map(LockId::as_str).serialize(serializer)
+}
+
+fn fractional_ms<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((span.as_secs_f64() * 1e6).round() / 1e3)
+}
+
+fn unix_ms<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+    serializer.serialize_i64(match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => ms(after),
+        Err(before) => -ms(before.duration()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use syncguard_core::hash_key;
+
+    use super::*;
+
+    const KEY: &str = "payment:42";
+    const ID: &str = "AAAAAAAAAAAAAAAAAAAAA_";
+
+    fn event() -> LockEvent {
+        LockEvent {
+            event_type: EventType::IsLocked,
+            result: EventResult::Ok,
+            reason: None,
+            key_hash: None,
+            lock_id_hash: None,
+            key: None,
+            lock_id: None,
+            error_code: None,
+            outcome_unknown: false,
+            abandoned: false,
+            duration: Duration::from_nanos(12_345_678),
+            ended_at: UNIX_EPOCH + Duration::from_micros(1_795_862_479_500_999),
+            backend: "memory",
+        }
+    }
+
+    fn json(event: &LockEvent) -> String {
+        serde_json::to_string(event).unwrap()
+    }
+
+    #[test]
+    fn fields_that_are_absent_are_left_out() {
+        let expected = concat!(
+            r#"{"type":"isLocked","result":"ok","outcomeUnknown":false,"abandoned":false,"#,
+            r#""durationMs":12.346,"endedAtMs":1795862479500,"backend":"memory"}"#
+        );
+        assert_eq!(json(&event()), expected);
+    }
+
+    #[test]
+    fn an_event_with_everything_has_the_shape_of_the_specification_and_our_own_fields() {
+        let full = LockEvent {
+            event_type: EventType::Release,
+            result: EventResult::Fail,
+            reason: Some(EventReason::NotFound),
+            key_hash: Some(hash_key(KEY)),
+            lock_id_hash: Some(hash_key(ID)),
+            key: Some(LockKey::new(KEY).unwrap()),
+            lock_id: Some(LockId::parse(ID).unwrap()),
+            error_code: Some(ErrorCode::NetworkTimeout),
+            outcome_unknown: true,
+            abandoned: true,
+            duration: Duration::from_secs(5),
+            ended_at: UNIX_EPOCH - Duration::from_millis(7),
+            ..event()
+        };
+        let expected = format!(
+            concat!(
+                r#"{{"type":"release","result":"fail","reason":"not-found","keyHash":"{}","#,
+                r#""lockIdHash":"{}","key":"payment:42","lockId":"AAAAAAAAAAAAAAAAAAAAA_","#,
+                r#""errorCode":"NetworkTimeout","outcomeUnknown":true,"abandoned":true,"#,
+                r#""durationMs":5000.0,"endedAtMs":-7,"backend":"memory"}}"#
+            ),
+            hash_key(KEY),
+            hash_key(ID),
+        );
+        assert_eq!(json(&full), expected);
     }
 }

@@ -1,29 +1,29 @@
-//! [`Holdings`]: the leases that this process took and has not given back.
+//! [`Holdings`]: the leases that this process acquired and has not released.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use syncguard_core::LockId;
 
-/// How many leases are followed, and how many that ran out are remembered.
+/// How many leases are followed, and how many expired ones are remembered.
 const CAPACITY: usize = 65_536;
 
-/// Follows leases by what their calls were answered.
+/// Follows leases by the answers to their operations.
 ///
-/// Memory is bounded although leases may be taken and never given back: one that has run out by
-/// the local clock no longer counts as held, and is forgotten when too many such have come after
-/// it.
+/// Memory is bounded although leases may be acquired and never released: one that has expired by the
+/// local clock no longer counts as held, and is forgotten once too many others have expired after it.
 pub(crate) struct Holdings {
     capacity: usize,
     leases: HashMap<LockId, Lease>,
     /// The leases that count as held.
     held: BTreeMap<Deadline, LockId>,
     /// The others, oldest first, and ids that are no longer among the leases.
-    run_out: VecDeque<LockId>,
-    taken: u64,
+    expired: VecDeque<LockId>,
+    /// How many deadlines were set.
+    deadlines: u64,
 }
 
-/// The second part tells leases apart that end at the same time.
+/// The second part distinguishes leases that end at the same time.
 type Deadline = (Instant, u64);
 
 struct Lease {
@@ -43,8 +43,8 @@ impl Holdings {
             capacity,
             leases: HashMap::new(),
             held: BTreeMap::new(),
-            run_out: VecDeque::new(),
-            taken: 0,
+            expired: VecDeque::new(),
+            deadlines: 0,
         }
     }
 
@@ -52,7 +52,7 @@ impl Holdings {
         self.held.len()
     }
 
-    /// An id holds a lock from `now` on, or has been told again that it does.
+    /// An id holds a lock from `now` on, or the store has confirmed that it does.
     pub(crate) fn acquired(&mut self, id: &LockId, ttl: Duration, now: Instant) {
         if self.leases.contains_key(id) {
             self.extended(id, ttl, now);
@@ -76,13 +76,13 @@ impl Holdings {
         }
         // A TTL is at most ten years, which the clock can count.
         let end = now.checked_add(ttl).unwrap_or(now);
-        let deadline = (end, self.taken);
-        self.taken += 1;
+        let deadline = (end, self.deadlines);
+        self.deadlines += 1;
         lease.deadline = Some(deadline);
         self.held.insert(deadline, *id);
     }
 
-    /// An id holds nothing any more. Since when it had, if its lease was followed.
+    /// An id no longer holds a lock. Returns since when it did, if its lease was followed.
     pub(crate) fn ended(&mut self, id: &LockId) -> Option<Instant> {
         let lease = self.leases.remove(id)?;
         if let Some(deadline) = lease.deadline {
@@ -91,7 +91,7 @@ impl Holdings {
         Some(lease.since)
     }
 
-    /// Leases that have run out by `now` no longer count as held.
+    /// Leases that have expired by `now` no longer count as held.
     pub(crate) fn sweep(&mut self, now: Instant) {
         while let Some(first) = self.held.first_entry() {
             if first.key().0 > now {
@@ -101,20 +101,20 @@ impl Holdings {
             if let Some(lease) = self.leases.get_mut(&id) {
                 lease.deadline = None;
             }
-            self.run_out.push_back(id);
-            if self.run_out.len() > self.capacity {
+            self.expired.push_back(id);
+            if self.expired.len() > self.capacity {
                 self.forget_oldest();
             }
         }
     }
 
     fn forget_oldest(&mut self) {
-        let Some(oldest) = self.run_out.pop_front() else {
+        let Some(oldest) = self.expired.pop_front() else {
             return;
         };
         // It may have been extended since.
-        let still_out = |lease: &Lease| lease.deadline.is_none();
-        if self.leases.get(&oldest).is_some_and(still_out) {
+        let still_expired = |lease: &Lease| lease.deadline.is_none();
+        if self.leases.get(&oldest).is_some_and(still_expired) {
             self.leases.remove(&oldest);
         }
     }
@@ -173,22 +173,22 @@ mod tests {
             holdings.sweep(now);
             assert_eq!(holdings.held(), 0);
             assert!(holdings.leases.len() <= 8);
-            assert!(holdings.run_out.len() <= 8);
+            assert!(holdings.expired.len() <= 8);
         }
     }
 
     #[test]
-    fn a_lease_that_came_back_is_not_forgotten_as_run_out() {
+    fn an_expired_lease_that_was_extended_is_not_forgotten() {
         let mut holdings = Holdings::with_capacity(2);
-        let (start, back) = (Instant::now(), id());
-        holdings.acquired(&back, TTL, start);
+        let (start, extended) = (Instant::now(), id());
+        holdings.acquired(&extended, TTL, start);
         holdings.sweep(start + TTL);
-        holdings.extended(&back, TTL * 10, start + TTL);
+        holdings.extended(&extended, TTL * 10, start + TTL);
         for _ in 0..4 {
             holdings.acquired(&id(), Duration::ZERO, start + TTL);
             holdings.sweep(start + TTL);
         }
         assert_eq!(holdings.held(), 1);
-        assert_eq!(holdings.ended(&back), Some(start));
+        assert_eq!(holdings.ended(&extended), Some(start));
     }
 }

@@ -1,108 +1,124 @@
-//! Telemetry of the **SyncGuard** lock.
+//! Telemetry of the **SyncGuard** lock: an observer of [`Locks`](syncguard_core::Locks).
 //!
-//! [`with_telemetry`] wraps a backend in a decorator that is a backend itself and tells of every
-//! call: to a callback, to `tracing`, to OpenTelemetry metrics, or to any of them at once.
+//! [`with_telemetry`] reports every operation to a callback, to `tracing`, to OpenTelemetry metrics,
+//! or to any of them at once. [`Telemetry`] is the same observer as a handle of its own, by which an
+//! application flushes events and counts dropped ones.
 //!
 //! ```
-//! use std::sync::mpsc;
+//! use std::sync::{Arc, mpsc};
 //! use std::time::Duration;
 //!
-//! use syncguard_core::{ManagedBackend as _, acquire};
+//! use syncguard_core::Locks;
 //! use syncguard_memory::MemoryBackend;
-//! use syncguard_telemetry::{EventReason, EventResult, TelemetryOptions, with_telemetry};
+//! use syncguard_telemetry::{Telemetry, TelemetryOptions};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), syncguard_core::LockError> {
-//! let (events, seen) = mpsc::channel();
-//! let backend = with_telemetry(
-//!     MemoryBackend::default(),
-//!     TelemetryOptions::new().with_on_event(move |event| drop(events.send(event))),
-//! );
+//! let (sender, events) = mpsc::channel();
+//! let options = TelemetryOptions::new().on_event(move |event| drop(sender.send(event)));
+//! let telemetry = Telemetry::new(options);
+//! let locks = Locks::builder(MemoryBackend::default())
+//!     .observe(Arc::new(telemetry.clone()))
+//!     .build();
 //!
-//! let guard = acquire(&backend, "report:daily", Duration::from_secs(60)).await?;
-//! assert!(acquire(&backend, "report:daily", Duration::from_secs(60)).await?.is_none());
+//! let guard = locks.try_lock("report:daily").await?;
+//! assert!(locks.try_lock("report:daily").await?.is_none());
 //! drop(guard);
 //!
 //! // At shutdown: first the releases of dropped guards, then their events.
-//! backend.drain(Duration::from_secs(5)).await?;
-//! assert!(backend.flush(Duration::from_secs(5)).await);
+//! locks.drain(Duration::from_secs(5)).await?;
+//! assert!(telemetry.flush(Duration::from_secs(5)).await);
 //!
-//! let told: Vec<_> = seen.try_iter().map(|event| event.event_type.as_str()).collect();
-//! assert_eq!(told, ["acquire", "acquire", "release"]);
+//! let types: Vec<_> = events.try_iter().map(|event| event.event_type.as_str()).collect();
+//! assert_eq!(types, ["acquire", "acquire", "release"]);
 //! # Ok(()) }
 //! ```
 //!
 //! # One call, one event
 //!
-//! Every call that reaches the decorator makes exactly one event, when it is over: answered,
-//! failed, or [abandoned](LockEvent::abandoned) because its future was dropped. That includes the
-//! releases of dropped guards and the renewals of leases, since guards call the backend that they
-//! were made over. A future that was never polled is no call. An argument that does not parse is
-//! refused before there is one.
+//! Every call of an operation in the table makes exactly one event, when it ends: answered, failed, or
+//! [abandoned](LockEvent::abandoned) because its future was dropped. That includes
 //!
-//! What happens inside the wrapped backend makes no event: above all the releases by which an
-//! abandoned acquire is given back. The metrics count them, and time the waits of
-//! [`lock()`](syncguard_core::lock()).
+//! - calls that send nothing to the store: bad arguments, and tokens that were cancelled before;
+//! - each attempt of [`lock`](syncguard_core::Locks::lock);
+//! - releases of dropped guards and at the end of sections;
+//! - renewals of leases, as extends.
+//!
+//! A request that was never awaited is no call. Releases that the background repeats, and those after an
+//! acquire of unknown outcome, make no event: the metrics count their results. Preflight, purges, `drain`
+//! and `close` make none either.
 //!
 //! | operation | `ok` | `fail` |
 //! |---|---|---|
 //! | acquire | granted | [`Locked`](EventReason::Locked) |
-//! | release, extend | applied | [`Expired`](EventReason::Expired), [`NotFound`](EventReason::NotFound), or no reason where the store could not tell |
+//! | release, extend | applied | [`Expired`](EventReason::Expired), [`NotFound`](EventReason::NotFound), or no reason where the store did not know it |
 //! | isLocked, lookup | answered, whatever the answer | |
 //!
-//! Any of them also fails with an [error code](LockEvent::error_code), or abandoned.
+//! Any of them also fails with an [error code](LockEvent::error_code), or abandoned. Contention is `fail`
+//! without an error code: filter on the code to find errors.
+//!
+//! # Which hashes an event has
+//!
+//! | call | [key hash](LockEvent::key_hash) | [lock id hash](LockEvent::lock_id_hash) |
+//! |---|---|---|
+//! | acquire | yes | yes: each attempt makes a fresh id |
+//! | release, extend by a guard or lease | yes | yes |
+//! | [`release`](syncguard_core::Locks::release), [`extend`](syncguard_core::Locks::extend), lookup by id | no | yes |
+//! | `is_locked`, lookup by key | yes | no |
+//!
+//! So the lock id hash follows one lock from its acquire to its release, whoever releases it. A call that
+//! was refused before anything was sent may have neither: a bad key has no hash.
 //!
 //! # Nothing raw
 //!
-//! Events show [display hashes](syncguard_core::hash_key). Raw keys and lock ids are in them only
-//! by [`with_include_raw`](TelemetryOptions::with_include_raw) or
-//! [`with_include_raw_if`](TelemetryOptions::with_include_raw_if), and in metrics never.
+//! Events show [display hashes](syncguard_core::hash_key). They contain raw keys and lock ids only by
+//! [`include_raw`](TelemetryOptions::include_raw) or [`include_raw_if`](TelemetryOptions::include_raw_if);
+//! metrics never do.
 //!
 //! # No influence
 //!
-//! The callback has a thread of its own behind a bounded queue. An operation leaves its record
-//! there without waiting; hashing, the predicate and the callback run on the thread. A callback
-//! that panics is called again for the next event; one that is slow or blocked fills the queue,
-//! and from then on events are dropped and [counted](Telemetry::dropped_events).
-//! [`flush`](Telemetry::flush) waits for what is queued. When the last clone of the decorator is
-//! gone, the thread delivers the rest and ends; nothing waits for it.
+//! The callback has a thread of its own behind a bounded queue. An operation puts its record there
+//! without waiting; hashing, the predicate and the callback run on the thread. A callback that panics is
+//! called again for the next event. One that is slow or blocked fills the queue; events are then dropped
+//! and [counted](Telemetry::dropped_events). [`flush`](Telemetry::flush) waits for what is queued. When
+//! the last clone of a [`Telemetry`] is gone, those that `Locks` and their guards keep included, the
+//! thread delivers the rest and ends; nothing waits for it.
 //!
-//! `tracing` subscribers and OpenTelemetry instruments are called inside the operation, which is
-//! how both are made: events appear in the caller's span. Panics of theirs are contained.
+//! `tracing` subscribers and OpenTelemetry instruments run inside the operation, as both require: events
+//! appear in the caller's span. Their panics are contained.
 //!
 //! # Off is free
 //!
-//! Without a sink the decorator passes calls on: nothing is hashed, nothing is allocated, no clock
-//! is read, no thread is started.
+//! Without a sink, [`with_telemetry`] returns the `Locks` that it was given: nothing is hashed, nothing is
+//! allocated, no clock is read, no thread is started.
 //!
 //! # Features
 //!
-//! - `tracing`: `TelemetryOptions::with_tracing`.
-//! - `opentelemetry`: `TelemetryOptions::with_metrics`, which lists the instruments.
+//! - `tracing`: `TelemetryOptions::tracing`.
+//! - `opentelemetry`: `TelemetryOptions::metrics`, which lists the instruments.
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
-mod backend;
-mod call;
 mod event;
 #[cfg(feature = "opentelemetry")]
 mod holdings;
-mod hub;
 #[cfg(feature = "opentelemetry")]
 mod metrics;
 mod options;
 mod queue;
+mod record;
+mod telemetry;
 #[cfg(feature = "tracing")]
 mod trace;
 
-pub use crate::backend::{Telemetry, with_telemetry};
 pub use crate::event::{EventReason, EventResult, EventType, LockEvent};
 pub use crate::options::{DEFAULT_QUEUE_CAPACITY, TelemetryOptions};
+pub use crate::telemetry::{Telemetry, with_telemetry};
 
 // What callers hold goes from thread to thread, and into futures that do.
 const _: () = {
     const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
     const fn sent<T: Send + Unpin + std::fmt::Debug>() {}
-    shared::<Telemetry<syncguard_core::AnyBackend>>();
+    shared::<Telemetry>();
     shared::<LockEvent>();
     shared::<EventReason>();
     shared::<EventResult>();

@@ -1,17 +1,21 @@
-//! [`Metrics`]: calls and leases as OpenTelemetry instruments.
+//! [`Metrics`]: operations, leases and waits as OpenTelemetry instruments.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter};
 
-use syncguard_core::{Operation, ReclaimResult, Ttl, WaitEnd, WaitSummary};
+use syncguard_core::observe::{
+    ClockSkew, Operation, OperationEnd, OperationOutcome, ReclaimEnd, WaitEnd, WaitOutcome,
+    WaitStart,
+};
+use syncguard_core::{ErrorCode, Ttl};
 
-use crate::call::{Call, Outcome};
 use crate::holdings::Holdings;
-use crate::hub::contained;
-use crate::{EventResult, EventType};
+use crate::telemetry::contained;
+use crate::{EventReason, EventResult, EventType};
 
 const BACKEND: &str = "syncguard.backend.name";
 const OPERATION: &str = "syncguard.operation.name";
@@ -20,7 +24,7 @@ const REASON: &str = "syncguard.operation.reason";
 const RECLAIM_RESULT: &str = "syncguard.reclaim.result";
 const ERROR_TYPE: &str = "error.type";
 
-/// The `error.type` of a call whose future was dropped.
+/// The `error.type` of an operation or wait whose future was dropped.
 const ABANDONED: &str = "abandoned";
 
 /// Seconds: what the semantic conventions advise for the operations of database clients.
@@ -46,18 +50,19 @@ pub(crate) struct Metrics {
     wait_time: Histogram<f64>,
     reclaims: Counter<u64>,
     clock_skew: Gauge<f64>,
-    leases: Mutex<Leases>,
+    /// By the backend's name.
+    leases: Mutex<BTreeMap<&'static str, Leases>>,
 }
 
+/// The leases on one kind of backend.
 #[derive(Default)]
 struct Leases {
     holdings: Holdings,
-    /// What the up-down counter stands at, as far as these leases go.
+    /// The value of the up-down counter, as far as these leases go.
     reported: i64,
-    backend: &'static str,
 }
 
-/// What a call has done to a lease.
+/// What an operation did to a lease.
 #[derive(Default)]
 struct Change {
     held_for: Option<Duration>,
@@ -97,18 +102,20 @@ impl Metrics {
             waiting: meter
                 .i64_up_down_counter("syncguard.lock.waiting")
                 .with_unit("{caller}")
-                .with_description("Callers that wait for a lock.")
+                .with_description("Callers that are waiting for a lock.")
                 .build(),
             wait_time: meter
                 .f64_histogram("syncguard.lock.wait_time")
                 .with_unit("s")
-                .with_description("Time from the first attempt to the grant, or to giving up.")
+                .with_description(
+                    "Time from the first attempt to the grant, or to the end of the wait.",
+                )
                 .with_boundaries(WAIT_BUCKETS.to_vec())
                 .build(),
             reclaims: meter
                 .u64_counter("syncguard.lock.reclaims")
                 .with_unit("{call}")
-                .with_description("Abandoned calls settled in the background, by what was found.")
+                .with_description("Results of background releases.")
                 .build(),
             clock_skew: meter
                 .f64_gauge("syncguard.clock.skew")
@@ -119,121 +126,126 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn wait_began(&self, backend: &'static str) {
-        self.waiting.add(1, &[KeyValue::new(BACKEND, backend)]);
+    pub(crate) fn wait_started(&self, wait: &WaitStart<'_>) {
+        self.waiting.add(1, &[backend_name(wait.backend)]);
     }
 
-    pub(crate) fn wait_ended(&self, backend: &'static str, wait: WaitSummary, end: WaitEnd) {
-        let backend_name = KeyValue::new(BACKEND, backend);
-        self.waiting.add(-1, std::slice::from_ref(&backend_name));
-        let error_type = match end {
-            WaitEnd::Granted => None,
-            WaitEnd::Failed(code) => Some(code.as_str()),
+    pub(crate) fn wait_ended(&self, wait: &WaitEnd<'_>) {
+        let backend = backend_name(wait.backend);
+        self.waiting.add(-1, std::slice::from_ref(&backend));
+        let error_type = match wait.outcome {
+            WaitOutcome::Granted => None,
+            WaitOutcome::Failed(code) => Some(code.as_str()),
             _ => Some(ABANDONED),
         };
         let result = match error_type {
             None => EventResult::Ok,
             Some(_) => EventResult::Fail,
         };
-        let mut attributes = vec![backend_name, KeyValue::new(RESULT, result.as_str())];
+        let mut attributes = vec![backend, KeyValue::new(RESULT, result.as_str())];
         attributes.extend(error_type.map(|error_type| KeyValue::new(ERROR_TYPE, error_type)));
         self.wait_time
-            .record(wait.waited.as_secs_f64(), &attributes);
+            .record(wait.summary.waited.as_secs_f64(), &attributes);
     }
 
-    pub(crate) fn reclaimed(&self, backend: &'static str, after: Operation, result: ReclaimResult) {
+    pub(crate) fn reclaim_ended(&self, reclaim: &ReclaimEnd<'_>) {
         let attributes = [
-            KeyValue::new(BACKEND, backend),
-            KeyValue::new(OPERATION, after.as_str()),
-            KeyValue::new(RECLAIM_RESULT, result.as_str()),
+            backend_name(reclaim.backend),
+            KeyValue::new(OPERATION, reclaim.after.as_str()),
+            KeyValue::new(RECLAIM_RESULT, reclaim.result.as_str()),
         ];
         self.reclaims.add(1, &attributes);
     }
 
-    pub(crate) fn clock_skew(&self, backend: &'static str, skew_ms: i64) {
-        let distance = Duration::from_millis(skew_ms.unsigned_abs()).as_secs_f64();
-        let skew = if skew_ms < 0 { -distance } else { distance };
-        self.clock_skew
-            .record(skew, &[KeyValue::new(BACKEND, backend)]);
+    pub(crate) fn clock_compared(&self, skew: &ClockSkew) {
+        let distance = Duration::from_millis(skew.skew_ms.unsigned_abs()).as_secs_f64();
+        let ahead = if skew.skew_ms < 0 {
+            -distance
+        } else {
+            distance
+        };
+        self.clock_skew.record(ahead, &[backend_name(skew.backend)]);
     }
 
-    pub(crate) fn record(
-        &self,
-        backend: &'static str,
-        call: Call<'_>,
-        outcome: Outcome,
-        ended: Instant,
-        duration: Duration,
-    ) {
-        let attributes = attributes(backend, call, outcome);
+    pub(crate) fn operation_ended(&self, event_type: EventType, end: &OperationEnd<'_>) {
+        let attributes = attributes(event_type, end);
         self.operations.add(1, &attributes);
-        self.duration.record(duration.as_secs_f64(), &attributes);
-        self.follow(backend, call, outcome, ended);
+        self.duration
+            .record(end.duration.as_secs_f64(), &attributes);
+        self.follow(end, Instant::now());
     }
 
     /// Brings the instruments of leases up to date.
-    fn follow(&self, backend: &'static str, call: Call<'_>, outcome: Outcome, now: Instant) {
-        let backend_name = KeyValue::new(BACKEND, backend);
+    fn follow(&self, end: &OperationEnd<'_>, now: Instant) {
+        let backend = backend_name(end.backend);
         let (change, held_change) = {
-            // Whole even if a holder of the mutex panicked: the counts are only off by its call.
+            // Whole even if a holder of the mutex panicked: the counts are only off by its operation.
             let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
-            leases.backend = backend;
+            let leases = leases.entry(end.backend).or_default();
             leases.holdings.sweep(now);
-            let change = leases.apply(call, outcome, now);
+            let change = leases.apply(end, now);
             (change, leases.settle())
         };
         if held_change != 0 {
-            self.held
-                .add(held_change, std::slice::from_ref(&backend_name));
+            self.held.add(held_change, std::slice::from_ref(&backend));
         }
         if let Some(held_for) = change.held_for {
-            let result = KeyValue::new(RESULT, outcome.result().as_str());
+            let result = KeyValue::new(RESULT, EventResult::of(end.outcome).as_str());
             self.hold_time
-                .record(held_for.as_secs_f64(), &[backend_name.clone(), result]);
+                .record(held_for.as_secs_f64(), &[backend.clone(), result]);
         }
         if change.lost {
-            self.lost.add(1, &[backend_name]);
+            self.lost.add(1, &[backend]);
         }
     }
 }
 
 impl Drop for Metrics {
-    /// The meter outlives the decorator; what it held is no longer seen by anyone.
+    /// The meter outlives the telemetry, which no longer sees what becomes of these leases.
     fn drop(&mut self) {
         let leases = self
             .leases
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        if leases.reported != 0 {
-            let backend_name = KeyValue::new(BACKEND, leases.backend);
-            contained(|| self.held.add(-leases.reported, &[backend_name]));
+        for (backend, leases) in leases {
+            if leases.reported != 0 {
+                contained(|| self.held.add(-leases.reported, &[backend_name(backend)]));
+            }
         }
     }
 }
 
 impl Leases {
-    fn apply(&mut self, call: Call<'_>, outcome: Outcome, now: Instant) -> Change {
-        let Some(id) = call.id else {
+    fn apply(&mut self, end: &OperationEnd<'_>, now: Instant) -> Change {
+        let Some(id) = end.lock_id else {
             return Change::default();
         };
-        let ttl = call.ttl.map_or(Duration::ZERO, Ttl::as_duration);
-        let not_held = matches!(outcome, Outcome::NotHeld(_));
-        match (call.event_type, outcome) {
-            (EventType::Acquire, Outcome::Ok) => {
+        let ttl = end.ttl.map_or(Duration::ZERO, Ttl::as_duration);
+        match (end.operation, end.outcome) {
+            (Operation::Acquire, OperationOutcome::Ok) => {
                 self.holdings.acquired(id, ttl, now);
                 Change::default()
             }
-            (EventType::Extend, Outcome::Ok) => {
+            (Operation::Extend, OperationOutcome::Ok) => {
                 self.holdings.extended(id, ttl, now);
                 Change::default()
             }
-            (EventType::Extend, Outcome::NotHeld(_)) => Change {
+            (Operation::Extend, OperationOutcome::NotHeld(_)) => Change {
                 held_for: None,
                 lost: self.holdings.ended(id).is_some(),
             },
-            // One that failed or was abandoned goes on in the background: the holder is done.
-            (EventType::Release, _) => {
+            // Its token was cancelled before anything was sent: the lease goes on.
+            (
+                Operation::Release,
+                OperationOutcome::Failed {
+                    code: ErrorCode::Aborted,
+                    outcome_unknown: false,
+                },
+            ) => Change::default(),
+            // The background repeats one that failed or was abandoned: the holder is done.
+            (Operation::Release, outcome) => {
                 let since = self.holdings.ended(id);
+                let not_held = matches!(outcome, OperationOutcome::NotHeld(_));
                 Change {
                     held_for: since.map(|since| now.saturating_duration_since(since)),
                     lost: not_held && since.is_some(),
@@ -252,17 +264,21 @@ impl Leases {
     }
 }
 
-fn attributes(backend: &'static str, call: Call<'_>, outcome: Outcome) -> Vec<KeyValue> {
+fn backend_name(backend: &'static str) -> KeyValue {
+    KeyValue::new(BACKEND, backend)
+}
+
+fn attributes(event_type: EventType, end: &OperationEnd<'_>) -> Vec<KeyValue> {
     let mut attributes = Vec::with_capacity(5);
-    attributes.push(KeyValue::new(BACKEND, backend));
-    attributes.push(KeyValue::new(OPERATION, call.event_type.as_str()));
-    attributes.push(KeyValue::new(RESULT, outcome.result().as_str()));
-    if let Some(reason) = outcome.reason() {
+    attributes.push(backend_name(end.backend));
+    attributes.push(KeyValue::new(OPERATION, event_type.as_str()));
+    attributes.push(KeyValue::new(RESULT, EventResult::of(end.outcome).as_str()));
+    if let Some(reason) = EventReason::of(end.outcome) {
         attributes.push(KeyValue::new(REASON, reason.as_str()));
     }
-    let error_type = match outcome {
-        Outcome::Failed { code, .. } => Some(code.as_str()),
-        Outcome::Abandoned { .. } => Some(ABANDONED),
+    let error_type = match end.outcome {
+        OperationOutcome::Failed { code, .. } => Some(code.as_str()),
+        OperationOutcome::Abandoned { .. } => Some(ABANDONED),
         _ => None,
     };
     if let Some(error_type) = error_type {

@@ -1,4 +1,4 @@
-//! [`TelemetryOptions`]: who is told, and how much.
+//! [`TelemetryOptions`]: the sinks, and what they get.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,12 +19,13 @@ pub(crate) enum IncludeRaw {
     If(Arc<dyn Fn(&LockEvent) -> bool + Send + Sync>),
 }
 
-/// Who is told of a backend's calls, and how much.
+/// Where events go, and what they contain.
 ///
 /// ```
-/// # use syncguard_telemetry::{EventResult, TelemetryOptions};
-/// let options = TelemetryOptions::new().with_on_event(|event| {
-///     if event.result == EventResult::Fail {
+/// # use syncguard_telemetry::TelemetryOptions;
+/// let options = TelemetryOptions::new().on_event(|event| {
+///     // Contention has a reason and no error code.
+///     if event.error_code.is_some() {
 ///         eprintln!("{event:?}");
 ///     }
 /// });
@@ -41,7 +42,7 @@ pub struct TelemetryOptions {
 }
 
 impl TelemetryOptions {
-    /// Nobody is told: the decorated backend does what the bare one does, at its cost.
+    /// No sink.
     pub fn new() -> Self {
         Self {
             on_event: None,
@@ -54,31 +55,31 @@ impl TelemetryOptions {
         }
     }
 
-    /// Hands every event to a callback. Default: none.
+    /// Passes every event to a callback. Default: none.
     ///
-    /// It runs on a thread of its own, behind a bounded queue, a millisecond or so after the call.
-    /// It may block and it may panic; operations do not notice. Events that find the queue full
+    /// It runs on a thread of its own, behind a bounded queue, about a millisecond after the operation.
+    /// It may block and it may panic without any effect on operations. Events that find the queue full
     /// are [counted](crate::Telemetry::dropped_events) instead of delivered.
-    pub fn with_on_event(mut self, on_event: impl FnMut(LockEvent) + Send + 'static) -> Self {
+    pub fn on_event(mut self, on_event: impl FnMut(LockEvent) + Send + 'static) -> Self {
         self.on_event = Some(Box::new(on_event));
         self
     }
 
     /// How many events may wait for the callback. Default: 4096, about half a megabyte. At least 1.
     ///
-    /// The memory is taken at once, so that no event allocates.
-    pub fn with_queue_capacity(mut self, events: usize) -> Self {
+    /// The queue allocates its memory at once, so that no event allocates.
+    pub fn queue_capacity(mut self, events: usize) -> Self {
         self.queue_capacity = events.max(1);
         self
     }
 
     /// Puts raw keys and lock ids into all events. Default: off, hashes only.
     ///
-    /// Both are sensitive, and whoever reads a lock id can release the lock. It concerns the
-    /// callback and `tracing`; metrics never hold identifiers, hashed or raw.
+    /// Both are sensitive: a reader of a lock id can release the lock. The setting covers the callback
+    /// and `tracing`; metrics never contain identifiers, hashed or raw.
     ///
-    /// It replaces the predicate of [`with_include_raw_if`](Self::with_include_raw_if).
-    pub fn with_include_raw(mut self, include_raw: bool) -> Self {
+    /// It replaces the predicate of [`include_raw_if`](Self::include_raw_if).
+    pub fn include_raw(mut self, include_raw: bool) -> Self {
         self.include_raw = if include_raw {
             IncludeRaw::Always
         } else {
@@ -87,20 +88,20 @@ impl TelemetryOptions {
         self
     }
 
-    /// Puts raw identifiers into the events that a predicate picks by their hashed form. Default:
+    /// Puts raw identifiers into the events that a predicate selects by their hashed form. Default:
     /// none.
     ///
-    /// Keep it pure and quick: it is asked once by each of the callback and `tracing`. One that
-    /// panics has permitted nothing.
+    /// Keep it pure and quick: the callback's thread and `tracing` each call it once for an event. One
+    /// that panics permits nothing. It replaces [`include_raw`](Self::include_raw).
     ///
     /// ```
     /// # use syncguard_core::hash_key;
     /// # use syncguard_telemetry::TelemetryOptions;
     /// let suspect = hash_key("report:daily");
     /// let options = TelemetryOptions::new()
-    ///     .with_include_raw_if(move |event| event.key_hash == Some(suspect));
+    ///     .include_raw_if(move |event| event.key_hash == Some(suspect));
     /// ```
-    pub fn with_include_raw_if(
+    pub fn include_raw_if(
         mut self,
         predicate: impl Fn(&LockEvent) -> bool + Send + Sync + 'static,
     ) -> Self {
@@ -111,19 +112,21 @@ impl TelemetryOptions {
     /// Emits every event through `tracing`, with target `syncguard`, inside the caller's span.
     /// Default: off.
     ///
-    /// Calls that end in an error are `WARN`, all others `DEBUG`. Where no subscriber wants the
-    /// level, nothing is hashed. Subscribers run inside the operation, as `tracing` has it.
+    /// An operation that ends in an error is `WARN`. All others are `DEBUG`, those that the caller's
+    /// token cancelled (`Aborted`) included. Where no subscriber wants the level, nothing is hashed.
+    /// Subscribers run inside the operation, on its thread.
     ///
     /// ```
+    /// # use syncguard_core::Locks;
     /// # use syncguard_memory::MemoryBackend;
     /// # use syncguard_telemetry::{TelemetryOptions, with_telemetry};
-    /// let backend = with_telemetry(
-    ///     MemoryBackend::default(),
-    ///     TelemetryOptions::new().with_tracing(true),
+    /// let locks = with_telemetry(
+    ///     Locks::new(MemoryBackend::default()),
+    ///     TelemetryOptions::new().tracing(true),
     /// );
     /// ```
     #[cfg(feature = "tracing")]
-    pub fn with_tracing(mut self, tracing: bool) -> Self {
+    pub fn tracing(mut self, tracing: bool) -> Self {
         self.tracing = tracing;
         self
     }
@@ -131,7 +134,7 @@ impl TelemetryOptions {
     /// Records metrics on a meter of the application's OpenTelemetry SDK. Default: none.
     ///
     /// Attributes follow the semantic conventions: a failure has `error.type`, durations are in
-    /// seconds, and no attribute is made of a key or an id.
+    /// seconds. No attribute contains a key or an id.
     ///
     /// | instrument | kind, unit | attributes beside `syncguard.backend.name` |
     /// |---|---|---|
@@ -145,21 +148,26 @@ impl TelemetryOptions {
     /// | `syncguard.lock.reclaims` | counter, `{call}` | `syncguard.operation.name`, `syncguard.reclaim.result` |
     /// | `syncguard.clock.skew` | gauge, `s` | |
     ///
-    /// `error.type` is the [`ErrorCode`](syncguard_core::ErrorCode), or `abandoned` for a call
-    /// whose future was dropped.
+    /// `error.type` is the [`ErrorCode`](syncguard_core::ErrorCode), or `abandoned` for an operation
+    /// or a wait whose future was dropped.
     ///
-    /// Leases are those that this decorator (or a clone of it) saw taken. One counts as held until
-    /// it is released, found gone, or past its TTL, the last noticed at the next call; as lost when
-    /// a release or an extend of it finds nothing. Up to 65,536 leases are followed at a time, and
-    /// beside these as many that ran out without a release; others are left out.
+    /// **Leases** are those whose acquire this [`Telemetry`](crate::Telemetry) observed. One counts as
+    /// held until it is released, is found gone, or expires; an expiry shows with the next operation on
+    /// that backend. One counts as lost when a release or extend of it finds no lock. Metrics follow up
+    /// to 65,536 leases of a backend at a time, and beside these as many that expired without a release;
+    /// others are left out.
     ///
-    /// Waits are those of [`lock()`](syncguard_core::lock()), from its first attempt. Reclaims are
-    /// what the background found after acquires that were dropped or of unknown outcome, and after
-    /// releases that were dropped or failed, which it repeats for up to an hour: `released` is a lock
-    /// that was still there, `not-held` a false alarm, `given-up` one that only its TTL ends. Skew is how far the local clock is ahead of the store's, for backends
-    /// that compare the two.
+    /// **Waits** are those of [`lock`](syncguard_core::Locks::lock), from the first attempt.
+    ///
+    /// **Reclaims** are the results of background releases. The background releases the lock id of an
+    /// acquire that was dropped or whose outcome is unknown, and repeats a release that was dropped or
+    /// failed, for up to an hour. `released` is a lock that was still there, `not-held` says that there
+    /// was none, and a lock that is `given-up` is held until it expires.
+    ///
+    /// **Skew** is how far the local clock is ahead of the store's, for backends that compare the two.
     ///
     /// ```
+    /// # use syncguard_core::Locks;
     /// # use syncguard_memory::MemoryBackend;
     /// # use syncguard_telemetry::{TelemetryOptions, with_telemetry};
     /// use opentelemetry::metrics::MeterProvider as _;
@@ -167,15 +175,24 @@ impl TelemetryOptions {
     ///
     /// // With the readers and exporters of the application.
     /// let provider = SdkMeterProvider::builder().build();
-    /// let backend = with_telemetry(
-    ///     MemoryBackend::default(),
-    ///     TelemetryOptions::new().with_metrics(&provider.meter("syncguard")),
+    /// let locks = with_telemetry(
+    ///     Locks::new(MemoryBackend::default()),
+    ///     TelemetryOptions::new().metrics(&provider.meter("syncguard")),
     /// );
     /// ```
     #[cfg(feature = "opentelemetry")]
-    pub fn with_metrics(mut self, meter: &opentelemetry::metrics::Meter) -> Self {
+    pub fn metrics(mut self, meter: &opentelemetry::metrics::Meter) -> Self {
         self.metrics = Some(crate::metrics::Metrics::new(meter));
         self
+    }
+
+    pub(crate) fn has_sink(&self) -> bool {
+        let has_sink = self.on_event.is_some();
+        #[cfg(feature = "tracing")]
+        let has_sink = has_sink || self.tracing;
+        #[cfg(feature = "opentelemetry")]
+        let has_sink = has_sink || self.metrics.is_some();
+        has_sink
     }
 }
 

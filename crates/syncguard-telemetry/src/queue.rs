@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::call::Record;
 use crate::options::{Callback, IncludeRaw};
+use crate::record::Record;
 
-/// How long the consumer rests once it has emptied the queue, before it waits to be woken. Waking
-/// a thread costs a system call; so at most one operation in this span pays for it.
+/// How long the consumer sleeps once it has emptied the queue, before it waits to be woken. Waking a
+/// thread costs a system call; so at most one operation in this span pays for it.
 const REST: Duration = Duration::from_millis(1);
 
-/// How often a flush looks whether a full queue has room for it.
+/// How often a flush checks whether a full queue has room for it.
 const FLUSH_RETRY: Duration = Duration::from_millis(1);
 
 /// A bounded queue with a thread that feeds a callback. The thread delivers what is queued and
@@ -40,8 +40,8 @@ impl Queue {
             callback,
         };
         // Not a task: a callback that blocks would take a worker from the application's runtime.
-        // If the system has no thread to give, the receiver is gone and every event is counted as
-        // dropped; operations go on.
+        // If the system refuses a thread, the receiver is gone and every event counts as dropped;
+        // operations go on.
         drop(
             thread::Builder::new()
                 .name("syncguard-events".into())
@@ -64,7 +64,7 @@ impl Queue {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Whether all that was pushed before has been delivered within the timeout.
+    /// Whether the callback has returned from everything pushed before, within the timeout.
     pub(crate) async fn flush(&self, timeout: Duration) -> bool {
         let flushed = async {
             let (sender, receiver) = oneshot::channel();
@@ -116,7 +116,7 @@ impl Consumer {
 
     fn deliver(&mut self, record: Record) {
         let event = record.into_event(&self.include_raw);
-        // What the panic leaves behind is the callback's own; the panic hook has reported it.
+        // The panic hook has reported it.
         drop(catch_unwind(AssertUnwindSafe(|| (self.callback)(event))));
     }
 }

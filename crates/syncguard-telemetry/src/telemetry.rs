@@ -1,18 +1,71 @@
-//! [`Hub`]: hands each call to the sinks that are on.
+//! [`Telemetry`]: the observer, and the sinks behind it.
 
 use std::fmt;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::Duration;
 
+use syncguard_core::Locks;
+use syncguard_core::backend::FenceToken;
 #[cfg(feature = "opentelemetry")]
-use syncguard_core::{Observer, Operation, ReclaimResult, WaitEnd, WaitSummary};
+use syncguard_core::observe::{ClockSkew, ReclaimEnd, WaitEnd, WaitStart};
+use syncguard_core::observe::{Observer, OperationEnd};
 
-use crate::TelemetryOptions;
-use crate::call::{Call, Outcome, Record};
 use crate::queue::Queue;
+use crate::record::Record;
+use crate::{EventType, TelemetryOptions};
 
-/// The sinks of one decorated backend. There is none where no sink is on.
-pub(crate) struct Hub {
-    backend: &'static str,
+/// A handle on the same store as `locks`, whose operations are reported to the sinks of `options`.
+///
+/// Without a sink it returns `locks` as they are. Operations through handles that were made from
+/// `locks` before are not reported. Make a [`Telemetry`] instead to flush or count events, or to
+/// observe several `Locks` by one.
+///
+/// ```
+/// # use syncguard_core::Locks;
+/// # use syncguard_memory::MemoryBackend;
+/// use syncguard_telemetry::{TelemetryOptions, with_telemetry};
+///
+/// let options = TelemetryOptions::new().on_event(|event| println!("{event:?}"));
+/// let locks = with_telemetry(Locks::new(MemoryBackend::default()), options);
+/// ```
+#[must_use]
+pub fn with_telemetry<F: FenceToken>(locks: Locks<F>, options: TelemetryOptions) -> Locks<F> {
+    if options.has_sink() {
+        locks.observed_by(Arc::new(Telemetry::new(options)))
+    } else {
+        locks
+    }
+}
+
+/// An [`Observer`] that reports every operation to the sinks of its [`TelemetryOptions`].
+///
+/// Register a clone by [`LocksBuilder::observe`](syncguard_core::LocksBuilder::observe) or
+/// [`Locks::observed_by`](syncguard_core::Locks::observed_by), of one `Locks` or of several. Clones
+/// share the sinks.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use syncguard_core::Locks;
+/// use syncguard_memory::MemoryBackend;
+/// use syncguard_telemetry::{Telemetry, TelemetryOptions};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), syncguard_core::LockError> {
+/// let telemetry = Telemetry::new(TelemetryOptions::new().on_event(|event| println!("{event:?}")));
+/// let locks = Locks::builder(MemoryBackend::default())
+///     .observe(Arc::new(telemetry.clone()))
+///     .build();
+/// locks.lock("report:daily").await?.release().await?;
+///
+/// assert!(telemetry.flush(Duration::from_secs(5)).await);
+/// assert_eq!(telemetry.dropped_events(), 0);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Telemetry(Arc<Sinks>);
+
+struct Sinks {
     queue: Option<Queue>,
     #[cfg(feature = "tracing")]
     tracing: Option<crate::options::IncludeRaw>,
@@ -20,12 +73,13 @@ pub(crate) struct Hub {
     metrics: Option<crate::metrics::Metrics>,
 }
 
-impl Hub {
-    pub(crate) fn new(options: TelemetryOptions, backend: &'static str) -> Option<Self> {
+impl Telemetry {
+    /// Starts the sinks.
+    #[must_use]
+    pub fn new(options: TelemetryOptions) -> Self {
         #[cfg(feature = "tracing")]
         let tracing = options.tracing.then(|| options.include_raw.clone());
-        let hub = Self {
-            backend,
+        Self(Arc::new(Sinks {
             queue: options
                 .on_event
                 .map(|callback| Queue::new(options.queue_capacity, options.include_raw, callback)),
@@ -33,89 +87,81 @@ impl Hub {
             tracing,
             #[cfg(feature = "opentelemetry")]
             metrics: options.metrics,
+        }))
+    }
+
+    /// How many events the callback never gets, because it was too slow for the queue.
+    #[must_use]
+    pub fn dropped_events(&self) -> u64 {
+        self.0.queue.as_ref().map_or(0, Queue::dropped)
+    }
+
+    /// Waits until the callback has returned from every event so far. Returns whether it did within
+    /// `timeout`; `true` without a callback.
+    ///
+    /// Call it last before the process ends, after [`drain`](syncguard_core::Locks::drain): the
+    /// process takes queued events with it.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future stops the waiting, not the delivery.
+    pub async fn flush(&self, timeout: Duration) -> bool {
+        match &self.0.queue {
+            Some(queue) => queue.flush(timeout).await,
+            None => true,
+        }
+    }
+}
+
+impl Observer for Telemetry {
+    fn operation_ended(&self, end: &OperationEnd<'_>) {
+        let Some(event_type) = EventType::of(end.operation) else {
+            return;
         };
-        hub.has_sinks().then_some(hub)
-    }
-
-    fn has_sinks(&self) -> bool {
-        let has_sinks = self.queue.is_some();
+        if let Some(queue) = &self.0.queue {
+            queue.push(Record::new(event_type, end));
+        }
+        // Subscribers and meters are the application's. A panic in one keeps the event from no other
+        // sink.
         #[cfg(feature = "tracing")]
-        let has_sinks = has_sinks || self.tracing.is_some();
-        #[cfg(feature = "opentelemetry")]
-        let has_sinks = has_sinks || self.metrics.is_some();
-        has_sinks
-    }
-
-    pub(crate) fn queue(&self) -> Option<&Queue> {
-        self.queue.as_ref()
-    }
-
-    /// Begins to watch a call. The result must be [ended](Pending::end); dropped, it reports that
-    /// the call was abandoned.
-    pub(crate) fn begin<'a>(&'a self, call: Call<'a>) -> Pending<'a> {
-        Pending {
-            hub: self,
-            call,
-            started: Instant::now(),
-            open: true,
-        }
-    }
-
-    #[cfg(feature = "opentelemetry")]
-    pub(crate) fn has_metrics(&self) -> bool {
-        self.metrics.is_some()
-    }
-
-    /// Asks for the skew only where there is something to show it.
-    #[cfg(feature = "opentelemetry")]
-    pub(crate) fn note_clock_skew(&self, skew_ms: impl FnOnce() -> Option<i64>) {
-        if let Some(metrics) = &self.metrics
-            && let Some(skew_ms) = skew_ms()
-        {
-            contained(|| metrics.clock_skew(self.backend, skew_ms));
-        }
-    }
-
-    fn report(&self, call: Call<'_>, outcome: Outcome, started: Instant) {
-        let ended = Instant::now();
-        let duration = ended.saturating_duration_since(started);
-        if let Some(queue) = &self.queue {
-            queue.push(Record::new(self.backend, call, outcome, duration));
-        }
-        // Subscribers and meters are the application's; their panics are not the operation's.
-        #[cfg(feature = "tracing")]
-        if let Some(include_raw) = &self.tracing {
+        if let Some(include_raw) = &self.0.tracing {
             contained(|| {
-                if crate::trace::is_enabled(outcome) {
-                    let record = Record::new(self.backend, call, outcome, duration);
+                if crate::trace::is_enabled(end.outcome) {
+                    let record = Record::new(event_type, end);
                     crate::trace::emit(&record.into_event(include_raw));
                 }
             });
         }
         #[cfg(feature = "opentelemetry")]
-        if let Some(metrics) = &self.metrics {
-            contained(|| metrics.record(self.backend, call, outcome, ended, duration));
-        }
-    }
-}
-
-#[cfg(feature = "opentelemetry")]
-impl Observer for Hub {
-    fn wait_began(&self) {
-        if let Some(metrics) = &self.metrics {
-            metrics.wait_began(self.backend);
+        if let Some(metrics) = &self.0.metrics {
+            contained(|| metrics.operation_ended(event_type, end));
         }
     }
 
-    fn wait_ended(&self, wait: WaitSummary, end: WaitEnd) {
-        if let Some(metrics) = &self.metrics {
-            metrics.wait_ended(self.backend, wait, end);
+    #[cfg(feature = "opentelemetry")]
+    fn wait_started(&self, wait: &WaitStart<'_>) {
+        if let Some(metrics) = &self.0.metrics {
+            metrics.wait_started(wait);
         }
     }
 
-    fn reclaimed(&self, after: Operation, result: ReclaimResult) {
-        if let Some(metrics) = &self.metrics {
-            metrics.reclaimed(self.backend, after, result);
+    #[cfg(feature = "opentelemetry")]
+    fn wait_ended(&self, wait: &WaitEnd<'_>) {
+        if let Some(metrics) = &self.0.metrics {
+            metrics.wait_ended(wait);
+        }
+    }
+
+    #[cfg(feature = "opentelemetry")]
+    fn reclaim_ended(&self, reclaim: &ReclaimEnd<'_>) {
+        if let Some(metrics) = &self.0.metrics {
+            metrics.reclaim_ended(reclaim);
+        }
+    }
+
+    #[cfg(feature = "opentelemetry")]
+    fn clock_compared(&self, skew: &ClockSkew) {
+        if let Some(metrics) = &self.0.metrics {
+            metrics.clock_compared(skew);
         }
     }
 }
@@ -123,57 +169,18 @@ impl Observer for Hub {
 #[cfg(any(feature = "tracing", feature = "opentelemetry"))]
 pub(crate) fn contained(work: impl FnOnce()) {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    // The panic hook has reported it.
     drop(catch_unwind(AssertUnwindSafe(work)));
 }
 
-impl fmt::Debug for Hub {
+impl fmt::Debug for Telemetry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Hub");
-        out.field("backend", &self.backend)
-            .field("on_event", &self.queue.is_some());
+        let mut out = f.debug_struct("Telemetry");
+        out.field("on_event", &self.0.queue.is_some());
         #[cfg(feature = "tracing")]
-        out.field("tracing", &self.tracing.is_some());
+        out.field("tracing", &self.0.tracing.is_some());
         #[cfg(feature = "opentelemetry")]
-        out.field("metrics", &self.metrics.is_some());
+        out.field("metrics", &self.0.metrics.is_some());
         out.finish()
-    }
-}
-
-/// A call under way.
-pub(crate) struct Pending<'a> {
-    hub: &'a Hub,
-    call: Call<'a>,
-    started: Instant,
-    open: bool,
-}
-
-impl Pending<'_> {
-    pub(crate) fn end(mut self, outcome: Outcome) {
-        self.open = false;
-        self.hub.report(self.call, outcome, self.started);
-    }
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        if self.open {
-            let outcome_unknown = self.call.event_type.mutates();
-            let outcome = Outcome::Abandoned { outcome_unknown };
-            self.hub.report(self.call, outcome, self.started);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_a_sink_there_is_nothing_to_report_to() {
-        assert!(Hub::new(TelemetryOptions::new(), "memory").is_none());
-        let raw = TelemetryOptions::new().with_include_raw(true);
-        assert!(Hub::new(raw, "memory").is_none());
-        let callback = TelemetryOptions::new().with_on_event(drop);
-        assert!(Hub::new(callback, "memory").is_some());
     }
 }

@@ -1,17 +1,26 @@
 //! Events through `tracing`.
 
+use syncguard_core::ErrorCode;
+use syncguard_core::observe::OperationOutcome;
 use tracing::Level;
 
 use crate::LockEvent;
-use crate::call::Outcome;
 
-/// Whether a subscriber wants to hear of it. Asked before anything is hashed.
-pub(crate) fn is_enabled(outcome: Outcome) -> bool {
-    // A failing store is for the operator; contention and the like are daily business.
-    match outcome.error_code() {
-        Some(_) => tracing::event_enabled!(target: "syncguard", Level::WARN),
-        None => tracing::event_enabled!(target: "syncguard", Level::DEBUG),
+/// Whether a subscriber wants the event. Called before anything is hashed.
+pub(crate) fn is_enabled(outcome: OperationOutcome) -> bool {
+    let error = match outcome {
+        OperationOutcome::Failed { code, .. } => Some(code),
+        _ => None,
+    };
+    match is_warning(error) {
+        true => tracing::event_enabled!(target: "syncguard", Level::WARN),
+        false => tracing::event_enabled!(target: "syncguard", Level::DEBUG),
     }
+}
+
+/// A failing store and a bad argument are for the operator. Contention and cancellation are routine.
+fn is_warning(error: Option<ErrorCode>) -> bool {
+    error.is_some_and(|code| code != ErrorCode::Aborted)
 }
 
 pub(crate) fn emit(event: &LockEvent) {
@@ -37,8 +46,8 @@ pub(crate) fn emit(event: &LockEvent) {
             )
         };
     }
-    match event.error_code {
-        Some(_) => emit_at!(Level::WARN),
-        None => emit_at!(Level::DEBUG),
+    match is_warning(event.error_code) {
+        true => emit_at!(Level::WARN),
+        false => emit_at!(Level::DEBUG),
     }
 }

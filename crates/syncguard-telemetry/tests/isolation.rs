@@ -1,18 +1,27 @@
-//! No sink can reach the operations: not by panicking, not by blocking.
+//! No sink affects operations: neither by panicking nor by blocking.
 
 mod common;
 
+use std::future::IntoFuture as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, TTL};
-use syncguard_core::{LockId, Policy, acquire, is_locked, release};
-use syncguard_memory::{MemoryBackend, MemoryStore};
-use syncguard_telemetry::{TelemetryOptions, with_telemetry};
+use common::{PATIENCE, Panicking, TTL};
+use syncguard_core::Locks;
+use syncguard_memory::MemoryBackend;
+use syncguard_telemetry::{Telemetry, TelemetryOptions, with_telemetry};
 
-/// Holds every callback up until it is opened.
+/// Locks in memory, observed.
+fn observed(options: TelemetryOptions) -> (Locks, Telemetry) {
+    let telemetry = Telemetry::new(options);
+    let builder = Locks::builder(MemoryBackend::default());
+    let locks = builder.observe(Arc::new(telemetry.clone())).build();
+    (locks, telemetry)
+}
+
+/// Blocks every callback until it is opened.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -37,99 +46,92 @@ impl Gate {
 async fn a_callback_that_panics_is_called_for_the_next_event() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let backend = with_telemetry(
-        MemoryBackend::default(),
-        TelemetryOptions::new().with_on_event(move |_| {
-            counted.fetch_add(1, Ordering::SeqCst);
-            panic!("the callback's own trouble");
-        }),
-    );
-    let guard = acquire(&backend, "key", TTL).await.unwrap().unwrap();
-    assert!(is_locked(&backend, "key").await.unwrap());
+    let (locks, telemetry) = observed(TelemetryOptions::new().on_event(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        panic!("the callback's own fault");
+    }));
+    let guard = locks.lock("key").await.unwrap();
+    assert!(locks.is_locked("key").await.unwrap());
     assert!(guard.release().await.unwrap().is_released());
 
-    assert!(backend.flush(PATIENCE).await);
+    assert!(telemetry.flush(PATIENCE).await);
     assert_eq!(calls.load(Ordering::SeqCst), 3);
-    assert_eq!(backend.dropped_events(), 0);
+    assert_eq!(telemetry.dropped_events(), 0);
 }
 
 #[tokio::test]
-async fn a_blocked_callback_holds_nothing_up_and_its_losses_are_counted() {
+async fn a_blocked_callback_blocks_no_operation_and_dropped_events_are_counted() {
     const CAPACITY: usize = 4;
     const CALLS: usize = 100;
     let (gate, delivered) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
-    let (held_up, counted) = (gate.clone(), Arc::clone(&delivered));
-    let backend = with_telemetry(
-        MemoryBackend::default(),
-        TelemetryOptions::new()
-            .with_queue_capacity(CAPACITY)
-            .with_on_event(move |_| {
-                held_up.pass();
-                counted.fetch_add(1, Ordering::SeqCst);
-            }),
-    );
+    let (blocked, counted) = (gate.clone(), Arc::clone(&delivered));
+    let options = TelemetryOptions::new()
+        .queue_capacity(CAPACITY)
+        .on_event(move |_| {
+            blocked.pass();
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+    let (locks, telemetry) = observed(options);
 
-    // This test's runtime has one thread: were the callback to block it, nothing would go on.
+    // This test's runtime has one thread: if the callback blocked it, nothing would go on.
     for _ in 0..CALLS {
-        assert!(!is_locked(&backend, "key").await.unwrap());
+        assert!(!locks.is_locked("key").await.unwrap());
     }
-    assert!(!backend.flush(Duration::from_millis(20)).await);
+    assert!(!telemetry.flush(Duration::from_millis(20)).await);
     assert_eq!(delivered.load(Ordering::SeqCst), 0);
-    let dropped = usize::try_from(backend.dropped_events()).unwrap();
-    // One may be in the callback's hands, outside the queue.
+    let dropped = usize::try_from(telemetry.dropped_events()).unwrap();
+    // The callback may have one, outside the queue.
     assert!((CALLS - CAPACITY - 1..=CALLS - CAPACITY).contains(&dropped));
 
     gate.open();
-    assert!(backend.flush(PATIENCE).await);
+    assert!(telemetry.flush(PATIENCE).await);
     assert_eq!(delivered.load(Ordering::SeqCst) + dropped, CALLS);
-    is_locked(&backend, "key").await.unwrap();
-    assert!(backend.flush(PATIENCE).await);
+    locks.is_locked("key").await.unwrap();
+    assert!(telemetry.flush(PATIENCE).await);
     assert_eq!(delivered.load(Ordering::SeqCst) + dropped, CALLS + 1);
 }
 
 #[tokio::test]
-async fn a_slow_callback_slows_nothing_down() {
+async fn a_slow_callback_slows_no_operation() {
     const CALLS: u32 = 50;
     const SLOWNESS: Duration = Duration::from_millis(20);
-    let backend = with_telemetry(
-        MemoryBackend::default(),
-        TelemetryOptions::new().with_on_event(|_| thread::sleep(SLOWNESS)),
+    let locks = with_telemetry(
+        Locks::new(MemoryBackend::default()),
+        TelemetryOptions::new().on_event(|_| thread::sleep(SLOWNESS)),
     );
     let started = Instant::now();
     for _ in 0..CALLS {
-        is_locked(&backend, "key").await.unwrap();
+        locks.is_locked("key").await.unwrap();
     }
     assert!(started.elapsed() < SLOWNESS * CALLS / 4);
 }
 
 #[tokio::test]
-async fn a_predicate_that_blocks_holds_nothing_up() {
+async fn a_predicate_that_blocks_blocks_no_operation() {
     let gate = Gate::default();
-    let held_up = gate.clone();
+    let blocked = gate.clone();
     let options = TelemetryOptions::new()
-        .with_include_raw_if(move |_| {
-            held_up.pass();
+        .include_raw_if(move |_| {
+            blocked.pass();
             true
         })
-        .with_on_event(|_| {});
-    let backend = with_telemetry(MemoryBackend::default(), options);
-    assert!(!is_locked(&backend, "key").await.unwrap());
+        .on_event(|_| {});
+    let (locks, telemetry) = observed(options);
+    assert!(!locks.is_locked("key").await.unwrap());
     gate.open();
-    assert!(backend.flush(PATIENCE).await);
+    assert!(telemetry.flush(PATIENCE).await);
 }
 
 #[tokio::test]
 async fn events_come_in_the_order_of_the_calls() {
     let (sender, receiver) = mpsc::channel();
-    let backend = with_telemetry(
-        MemoryBackend::default(),
-        TelemetryOptions::new().with_on_event(move |event| drop(sender.send(event))),
-    );
+    let options = TelemetryOptions::new().on_event(move |event| drop(sender.send(event)));
+    let (locks, telemetry) = observed(options);
     for _ in 0..100 {
-        let guard = acquire(&backend, "key", TTL).await.unwrap().unwrap();
-        let _ = guard.release().await.unwrap();
+        let guard = locks.try_lock("key").ttl(TTL).await.unwrap().unwrap();
+        assert!(guard.release().await.unwrap().is_released());
     }
-    assert!(backend.flush(PATIENCE).await);
+    assert!(telemetry.flush(PATIENCE).await);
     let types: Vec<_> = receiver
         .try_iter()
         .map(|event| event.event_type.as_str())
@@ -140,14 +142,12 @@ async fn events_come_in_the_order_of_the_calls() {
 #[tokio::test]
 async fn the_last_clone_leaves_no_event_undelivered_and_no_thread_behind() {
     let (sender, receiver) = mpsc::channel();
-    let backend = with_telemetry(
-        MemoryBackend::default(),
-        TelemetryOptions::new().with_on_event(move |event| drop(sender.send(event))),
-    );
-    let clone = backend.clone();
-    drop(backend);
-    is_locked(&clone, "key").await.unwrap();
-    is_locked(&clone, "key").await.unwrap();
+    let options = TelemetryOptions::new().on_event(move |event| drop(sender.send(event)));
+    let (locks, telemetry) = observed(options);
+    let clone = locks.clone();
+    drop((locks, telemetry));
+    clone.is_locked("key").await.unwrap();
+    clone.is_locked("key").await.unwrap();
     drop(clone);
 
     assert!(receiver.recv_timeout(PATIENCE).is_ok());
@@ -161,33 +161,10 @@ async fn the_last_clone_leaves_no_event_undelivered_and_no_thread_behind() {
 
 #[tokio::test]
 async fn without_a_callback_there_is_nothing_to_flush() {
-    let backend = with_telemetry(MemoryBackend::default(), TelemetryOptions::new());
-    is_locked(&backend, "key").await.unwrap();
-    assert!(backend.flush(Duration::ZERO).await);
-    assert_eq!(backend.dropped_events(), 0);
-}
-
-/// A subscriber that panics at every event.
-struct Panicking;
-
-impl tracing::Subscriber for Panicking {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target() == "syncguard"
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        panic!("the subscriber's own trouble");
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
+    let (locks, telemetry) = observed(TelemetryOptions::new());
+    locks.is_locked("key").await.unwrap();
+    assert!(telemetry.flush(Duration::ZERO).await);
+    assert_eq!(telemetry.dropped_events(), 0);
 }
 
 #[tokio::test]
@@ -195,27 +172,28 @@ async fn a_subscriber_that_panics_fails_no_operation() {
     let _listening = tracing::subscriber::set_default(Panicking);
     let (sender, receiver) = mpsc::channel();
     let options = TelemetryOptions::new()
-        .with_tracing(true)
-        .with_on_event(move |event| drop(sender.send(event)));
-    let backend = with_telemetry(MemoryBackend::default(), options);
-    let guard = acquire(&backend, "key", TTL).await.unwrap().unwrap();
-    assert!(is_locked(&backend, "key").await.unwrap());
+        .tracing(true)
+        .on_event(move |event| drop(sender.send(event)));
+    let (locks, telemetry) = observed(options);
+    let guard = locks.lock("key").await.unwrap();
+    assert!(locks.is_locked("key").await.unwrap());
     assert!(guard.release().await.unwrap().is_released());
-    assert!(backend.flush(PATIENCE).await);
+    assert!(telemetry.flush(PATIENCE).await);
     assert_eq!(receiver.try_iter().count(), 3);
 }
 
-/// The report of an abandoned call is made while a panic unwinds, where a second one would abort
-/// the process.
+/// An abandoned call is reported while a panic unwinds, where a second panic would abort the process.
 #[tokio::test]
-async fn a_subscriber_that_panics_during_a_panic_does_no_more_harm() {
+async fn a_subscriber_that_panics_during_a_panic_does_not_abort_the_process() {
     let _listening = tracing::subscriber::set_default(Panicking);
-    let broken = Policy::new().with_monotonic_clock(|| panic!("no clock"));
-    let backend = with_telemetry(
-        MemoryBackend::with_policy(MemoryStore::new(), broken),
-        TelemetryOptions::new().with_tracing(true),
+    let locks = with_telemetry(
+        Locks::builder(MemoryBackend::default())
+            .monotonic_clock(|| panic!("no clock"))
+            .build(),
+        TelemetryOptions::new().tracing(true),
     );
-    let id = LockId::generate().unwrap();
-    let call = tokio::spawn(async move { release(&backend, &id).await });
+    let attempt = locks.try_lock("key").ttl(Duration::from_millis(20));
+    let call = tokio::spawn(attempt.into_future());
     assert!(call.await.unwrap_err().is_panic());
+    locks.drain(PATIENCE).await.unwrap();
 }

@@ -1,31 +1,37 @@
-//! Without a sink the decorator costs nothing. In a binary of its own: it counts allocations.
+//! Without a sink telemetry costs nothing. In a binary of its own: it counts allocations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use allocation_counter::{AllocationInfo, measure};
-use syncguard_core::{LockId, LockKey, Lookup, ManagedBackend, Ttl};
+use syncguard_core::{LockKey, Locks};
 use syncguard_memory::MemoryBackend;
 use syncguard_telemetry::{TelemetryOptions, with_telemetry};
 
+/// Locks in memory with these sinks.
+fn locks(options: TelemetryOptions) -> Locks {
+    with_telemetry(Locks::new(MemoryBackend::default()), options)
+}
+
 /// What one round of all operations allocates, once everything is warm.
-fn allocations(backend: &impl ManagedBackend) -> AllocationInfo {
+fn allocations(locks: &Locks) -> AllocationInfo {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    let key = LockKey::new("customer:4711:invoices").unwrap();
-    let id = LockId::generate().unwrap();
-    let ttl = Ttl::new(Duration::from_secs(60)).unwrap();
+    let key = &LockKey::new("customer:4711:invoices").unwrap();
+    let ttl = Duration::from_secs(60);
     let round = || {
         runtime.block_on(async {
-            let _ = backend.acquire(&key, &id, ttl).await.unwrap();
-            let _ = backend.extend(&id, ttl).await.unwrap();
-            backend.is_locked(&key).await.unwrap();
-            backend.lookup_raw(Lookup::Key(&key)).await.unwrap();
-            backend.lookup(Lookup::Id(&id)).await.unwrap();
-            let _ = backend.release(&id).await.unwrap();
+            let guard = locks.try_lock(key).ttl(ttl).await.unwrap().unwrap();
+            let _ = guard.extend(ttl).await.unwrap();
+            let _ = locks.extend(guard.lock_id(), ttl).await.unwrap();
+            locks.is_locked(key).await.unwrap();
+            locks.get_by_key_raw(key).await.unwrap();
+            locks.get_by_id(guard.lock_id()).await.unwrap();
+            locks.is_locked("").await.unwrap_err();
+            let _ = guard.release().await.unwrap();
         });
     };
     round();
@@ -33,31 +39,41 @@ fn allocations(backend: &impl ManagedBackend) -> AllocationInfo {
 }
 
 #[test]
-fn without_a_sink_nothing_is_allocated() {
-    let bare = allocations(&MemoryBackend::default());
-    let off = with_telemetry(MemoryBackend::default(), TelemetryOptions::new());
-    assert_eq!(allocations(&off), bare);
+fn without_a_sink_nothing_observes_and_nothing_is_allocated() {
+    let bare = Locks::new(MemoryBackend::default());
+    for options in [
+        TelemetryOptions::new(),
+        TelemetryOptions::new().include_raw(true),
+        TelemetryOptions::new().tracing(false),
+    ] {
+        let off = locks(options);
+        assert!(format!("{off:?}").contains("Observers(0)"), "{off:?}");
+        assert_eq!(allocations(&off), allocations(&bare));
+    }
+    let on = locks(TelemetryOptions::new().on_event(drop));
+    assert!(format!("{on:?}").contains("Observers(1)"), "{on:?}");
 }
 
-/// The predicate is asked whenever an event is made, and an event is where identifiers are hashed.
+/// Each event calls the predicate, and making an event is what hashes identifiers.
 #[test]
 fn without_a_subscriber_no_event_is_made() {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&asked);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
     let options = TelemetryOptions::new()
-        .with_tracing(true)
-        .with_include_raw_if(move |_| {
+        .tracing(true)
+        .include_raw_if(move |_| {
             counted.fetch_add(1, Ordering::SeqCst);
             false
         });
-    let quiet = with_telemetry(MemoryBackend::default(), options);
-    assert_eq!(allocations(&quiet), allocations(&MemoryBackend::default()));
-    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    let quiet = locks(options);
+    let bare = Locks::new(MemoryBackend::default());
+    assert_eq!(allocations(&quiet), allocations(&bare));
+    assert_eq!(calls.load(Ordering::SeqCst), 0);
 }
 
 #[test]
 fn a_callback_costs_the_operation_no_allocation_either() {
-    let options = TelemetryOptions::new().with_on_event(drop);
-    let told = with_telemetry(MemoryBackend::default(), options);
-    assert_eq!(allocations(&told), allocations(&MemoryBackend::default()));
+    let observed = locks(TelemetryOptions::new().on_event(drop));
+    let bare = Locks::new(MemoryBackend::default());
+    assert_eq!(allocations(&observed), allocations(&bare));
 }

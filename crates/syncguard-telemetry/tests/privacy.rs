@@ -1,24 +1,25 @@
-//! No raw identifier anywhere, unless someone asked for it by name.
+//! No raw identifier anywhere, unless the application asked for it by name.
 
 mod common;
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use common::{Fault, FaultyStore, Observed, TTL};
+use common::{Fault, FaultyBackend, Observed, TTL};
 use opentelemetry::metrics::MeterProvider as _;
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
-use syncguard_core::{
-    ErrorCode, ManagedBackend, Operation, acquire, get_by_id_raw, get_by_key_raw, hash_key,
-    is_locked,
-};
+use syncguard_core::observe::Operation;
+use syncguard_core::{CancellationToken, ErrorCode, Locks, hash_key};
 use syncguard_memory::MemoryBackend;
 use syncguard_telemetry::{EventType, TelemetryOptions};
 use tracing_subscriber::fmt::MakeWriter;
 
 const KEY: &str = "customer:jane.doe@example.org";
 
-/// Everything that a subscriber of the most talkative kind writes.
+/// How many calls [`exercise`] makes, the release of its guard included.
+const CALLS: usize = 12;
+
+/// Everything that a subscriber of the most verbose level writes.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -57,20 +58,31 @@ impl MakeWriter<'_> for Log {
     }
 }
 
-/// Every operation, answered and failed, and a guard dropped. Returns the lock id.
-async fn exercise(store: &FaultyStore, backend: &impl ManagedBackend) -> String {
-    let guard = acquire(backend, KEY, TTL).await.unwrap().unwrap();
+fn memory() -> Locks {
+    Locks::new(MemoryBackend::default())
+}
+
+/// Every operation, answered, failed and refused, and a guard dropped. Returns the lock id.
+async fn exercise(faulty: &FaultyBackend, locks: &Locks) -> String {
+    let guard = locks.lock(KEY).await.unwrap();
     let id = guard.lock_id().as_str().to_owned();
-    assert!(acquire(backend, KEY, TTL).await.unwrap().is_none());
-    assert!(is_locked(backend, KEY).await.unwrap());
-    get_by_key_raw(backend, KEY).await.unwrap();
-    get_by_id_raw(backend, guard.lock_id()).await.unwrap();
+    assert!(locks.try_lock(KEY).await.unwrap().is_none());
+    assert!(locks.is_locked(KEY).await.unwrap());
+    locks.get_by_key_raw(KEY).await.unwrap();
+    locks.get_by_id_raw(guard.lock_id()).await.unwrap();
     let _ = guard.extend(TTL).await.unwrap();
     for operation in [Operation::Extend, Operation::IsLocked, Operation::Release] {
-        store.plan(operation, [Fault::Refuse(ErrorCode::Internal)]);
+        faulty.plan(operation, [Fault::Refuse(ErrorCode::Internal)]);
     }
     guard.extend(TTL).await.unwrap_err();
-    is_locked(backend, KEY).await.unwrap_err();
+    locks.is_locked(KEY).await.unwrap_err();
+    // What cannot be parsed is not shown either.
+    locks.is_locked(format!("{KEY}\0")).await.unwrap_err();
+    locks.release(format!("{id}{KEY}")).await.unwrap_err();
+    let token = CancellationToken::new();
+    token.cancel();
+    let attempt = locks.try_lock(KEY).cancel_on(&token).await;
+    attempt.unwrap_err();
     drop(guard);
     id
 }
@@ -82,15 +94,15 @@ async fn nothing_raw_shows_by_default() {
     let meters = SdkMeterProvider::builder()
         .with_reader(PeriodicReader::builder(exporter.clone()).build())
         .build();
-    let store = FaultyStore::default();
+    let faulty = FaultyBackend::default();
     let options = TelemetryOptions::new()
-        .with_tracing(true)
-        .with_metrics(&meters.meter("test"));
-    let observed = Observed::with_options(store.managed(), options);
-    let id = exercise(&store, &observed.backend).await;
+        .tracing(true)
+        .metrics(&meters.meter("test"));
+    let observed = Observed::with_options(&faulty.locks(), options);
+    let id = exercise(&faulty, &observed.locks).await;
 
     let events = observed.events().await;
-    assert_eq!(events.len(), 9);
+    assert_eq!(events.len(), CALLS);
     meters.force_flush().unwrap();
     let metrics = format!("{:?}", exporter.get_finished_metrics().unwrap());
     assert!(metrics.contains("syncguard.operations"));
@@ -98,7 +110,10 @@ async fn nothing_raw_shows_by_default() {
     assert_eq!(log.matches("lock operation").count(), events.len());
     assert!(log.contains(&hash_key(KEY).to_string()));
 
-    for shown in [format!("{events:?} {:?}", observed.backend), metrics, log] {
+    let json = serde_json::to_string(&events).unwrap();
+    assert!(json.contains(&hash_key(KEY).to_string()));
+    let debug = format!("{events:?} {:?} {:?}", observed.telemetry, observed.locks);
+    for shown in [debug, json, metrics, log] {
         assert!(!shown.contains("jane"), "{shown}");
         assert!(!shown.contains(&id), "{shown}");
     }
@@ -110,10 +125,9 @@ async fn nothing_raw_shows_by_default() {
 #[tokio::test]
 async fn log_lines_carry_level_and_fields() {
     let (log, _listening) = Log::listen();
-    let store = FaultyStore::default();
-    let observed =
-        Observed::with_options(store.managed(), TelemetryOptions::new().with_tracing(true));
-    exercise(&store, &observed.backend).await;
+    let faulty = FaultyBackend::default();
+    let observed = Observed::with_options(&faulty.locks(), TelemetryOptions::new().tracing(true));
+    exercise(&faulty, &observed.locks).await;
     observed.events().await;
 
     let log = log.text();
@@ -134,16 +148,24 @@ async fn log_lines_carry_level_and_fields() {
         r#"type="isLocked""#,
         r#"error_code="Internal""#,
     ]);
+    line(&[
+        "WARN syncguard: ",
+        r#"type="release""#,
+        r#"error_code="InvalidArgument""#,
+    ]);
+    line(&[
+        "DEBUG syncguard: ",
+        r#"type="acquire""#,
+        r#"error_code="Aborted""#,
+    ]);
 }
 
 #[tokio::test]
 async fn raw_identifiers_show_where_the_flag_permits_them() {
     let (log, _listening) = Log::listen();
-    let options = TelemetryOptions::new()
-        .with_tracing(true)
-        .with_include_raw(true);
-    let observed = Observed::with_options(MemoryBackend::default(), options);
-    let guard = acquire(&observed.backend, KEY, TTL).await.unwrap().unwrap();
+    let options = TelemetryOptions::new().tracing(true).include_raw(true);
+    let observed = Observed::with_options(&memory(), options);
+    let guard = observed.locks.lock(KEY).await.unwrap();
 
     let event = observed.event().await;
     assert_eq!(event.key.as_ref(), Some(guard.key()));
@@ -152,17 +174,20 @@ async fn raw_identifiers_show_where_the_flag_permits_them() {
         assert!(shown.contains(KEY), "{shown}");
         assert!(shown.contains(guard.lock_id().as_str()), "{shown}");
     }
+    let json = serde_json::to_value(&event).unwrap();
+    assert_eq!(json["key"], KEY);
+    assert_eq!(json["lockId"], guard.lock_id().as_str());
 }
 
 #[tokio::test]
-async fn raw_identifiers_show_in_the_events_that_the_predicate_picks() {
-    let options = TelemetryOptions::new().with_include_raw_if(|event| {
+async fn raw_identifiers_show_in_the_events_that_the_predicate_selects() {
+    let options = TelemetryOptions::new().include_raw_if(|event| {
         assert!(event.key.is_none() && event.lock_id.is_none());
         event.event_type == EventType::Acquire
     });
-    let observed = Observed::with_options(MemoryBackend::default(), options);
-    let guard = acquire(&observed.backend, KEY, TTL).await.unwrap().unwrap();
-    is_locked(&observed.backend, KEY).await.unwrap();
+    let observed = Observed::with_options(&memory(), options);
+    let guard = observed.locks.lock(KEY).await.unwrap();
+    observed.locks.is_locked(KEY).await.unwrap();
     let id = *guard.lock_id();
     let _ = guard.release().await.unwrap();
 
@@ -178,10 +203,10 @@ async fn raw_identifiers_show_in_the_events_that_the_predicate_picks() {
 async fn a_predicate_that_panics_permits_nothing() {
     let (log, _listening) = Log::listen();
     let options = TelemetryOptions::new()
-        .with_tracing(true)
-        .with_include_raw_if(|_| panic!("the predicate's own trouble"));
-    let observed = Observed::with_options(MemoryBackend::default(), options);
-    assert!(!is_locked(&observed.backend, KEY).await.unwrap());
+        .tracing(true)
+        .include_raw_if(|_| panic!("the predicate's own fault"));
+    let observed = Observed::with_options(&memory(), options);
+    assert!(!observed.locks.is_locked(KEY).await.unwrap());
     assert!(observed.event().await.key.is_none());
     assert_eq!(log.text().matches("lock operation").count(), 1);
     assert!(!log.text().contains("jane"));
@@ -190,8 +215,8 @@ async fn a_predicate_that_panics_permits_nothing() {
 #[test]
 fn options_show_no_closures_and_no_identifiers() {
     let options = TelemetryOptions::new()
-        .with_on_event(drop)
-        .with_include_raw_if(|_| true);
+        .on_event(drop)
+        .include_raw_if(|_| true);
     assert_eq!(
         format!("{options:?}"),
         "TelemetryOptions { on_event: true, queue_capacity: 4096, include_raw: If(..), \

@@ -1,4 +1,4 @@
-//! What the tests share: events collected, calls counted, faults planned.
+//! What the tests share: collected events, a backend of another name, a subscriber that panics.
 
 #![allow(
     dead_code,
@@ -10,46 +10,54 @@
 #[path = "../../../syncguard-core/tests/common/mod.rs"]
 mod faulty;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use syncguard_core::{
-    AcquireResult, Capabilities, ExtendResult, LockBackend, LockError, LockId, LockInfo,
-    LockInfoDebug, LockKey, Lookup, ManagedBackend, Observer, Policy, ReleaseResult, Ttl,
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, LockBackend, LookupRequest,
+    ReleaseRequest, TimeAuthority,
 };
-use syncguard_telemetry::{LockEvent, Telemetry, TelemetryOptions, with_telemetry};
+use syncguard_core::{ExtendResult, Fence, LockError, LockInfoDebug, Locks, ReleaseResult};
+use syncguard_memory::MemoryBackend;
+use syncguard_telemetry::{LockEvent, Telemetry, TelemetryOptions};
 
-pub use faulty::{Fault, FaultyStore};
+pub use faulty::{Fault, FaultyBackend};
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
 pub const TTL: Duration = Duration::from_secs(60);
 
-/// A decorated backend and the events that its callback got.
-pub struct Observed<B> {
-    pub backend: Telemetry<B>,
+/// A `Locks` that telemetry observes, and the events that its callback got.
+pub struct Observed {
+    pub locks: Locks,
+    pub telemetry: Telemetry,
     events: Arc<Mutex<Vec<LockEvent>>>,
 }
 
-impl<B: ManagedBackend> Observed<B> {
-    pub fn new(backend: B) -> Self {
-        Self::with_options(backend, TelemetryOptions::new())
+impl Observed {
+    pub fn new(locks: &Locks) -> Self {
+        Self::with_options(locks, TelemetryOptions::new())
     }
 
-    pub fn with_options(backend: B, options: TelemetryOptions) -> Self {
+    pub fn on_memory() -> Self {
+        Self::new(&Locks::new(MemoryBackend::default()))
+    }
+
+    pub fn with_options(locks: &Locks, options: TelemetryOptions) -> Self {
         let events = Arc::<Mutex<Vec<LockEvent>>>::default();
         let collected = Arc::clone(&events);
-        let options = options.with_on_event(move |event| collected.lock().unwrap().push(event));
+        let options = options.on_event(move |event| collected.lock().unwrap().push(event));
+        let telemetry = Telemetry::new(options);
         Self {
-            backend: with_telemetry(backend, options),
+            locks: locks.observed_by(Arc::new(telemetry.clone())),
+            telemetry,
             events,
         }
     }
 
-    /// Everything told since the last time, background releases included.
+    /// All events since the last time, those of dropped guards included.
     pub async fn events(&self) -> Vec<LockEvent> {
-        self.backend.drain(PATIENCE).await.unwrap();
-        assert!(self.backend.flush(PATIENCE).await, "events are stuck");
+        self.locks.drain(PATIENCE).await.unwrap();
+        assert!(self.telemetry.flush(PATIENCE).await, "events are stuck");
         std::mem::take(&mut self.events.lock().unwrap())
     }
 
@@ -61,83 +69,56 @@ impl<B: ManagedBackend> Observed<B> {
     }
 }
 
-/// Counts the calls that it passes on: those whose future was polled.
-#[derive(Debug, Clone)]
-pub struct Counting<B> {
-    inner: B,
-    calls: Arc<AtomicUsize>,
-}
+/// A memory backend by the name of `other`.
+#[derive(Debug, Clone, Default)]
+pub struct OtherBackend(MemoryBackend);
 
-impl<B> Counting<B> {
-    pub fn new(inner: B) -> Self {
-        Self {
-            inner,
-            calls: Arc::default(),
-        }
-    }
-
-    pub fn calls(&self) -> usize {
-        self.calls.load(Ordering::SeqCst)
-    }
-
-    fn count(&self) -> &B {
-        self.calls.fetch_add(1, Ordering::SeqCst);
-        &self.inner
-    }
-}
-
-#[deny(clippy::missing_trait_methods)]
-impl<B: ManagedBackend> LockBackend for Counting<B> {
-    type Fence = B::Fence;
+impl LockBackend for OtherBackend {
+    type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        Capabilities::new::<Fence>("other", TimeAuthority::Server)
     }
 
-    fn clock_skew_ms(&self) -> Option<i64> {
-        self.inner.clock_skew_ms()
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
+        self.0.acquire(request).await
     }
 
-    async fn acquire(
-        &self,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult<B::Fence>, LockError> {
-        self.count().acquire(key, id, ttl).await
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
+        self.0.release(request).await
     }
 
-    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
-        self.count().release(id).await
-    }
-
-    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
-        self.count().extend(id, ttl).await
-    }
-
-    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
-        self.count().is_locked(key).await
+    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
+        self.0.extend(request).await
     }
 
     async fn lookup_raw(
         &self,
-        by: Lookup<'_>,
-    ) -> Result<Option<LockInfoDebug<B::Fence>>, LockError> {
-        self.count().lookup_raw(by).await
-    }
-
-    async fn lookup(&self, by: Lookup<'_>) -> Result<Option<LockInfo<B::Fence>>, LockError> {
-        self.count().lookup(by).await
+        request: LookupRequest<'_>,
+    ) -> Result<Option<LockInfoDebug>, LockError> {
+        self.0.lookup_raw(request).await
     }
 }
 
-impl<B: ManagedBackend> ManagedBackend for Counting<B> {
-    fn policy(&self) -> &Policy {
-        self.inner.policy()
+/// A subscriber that panics at every event of telemetry.
+pub struct Panicking;
+
+impl tracing::Subscriber for Panicking {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "syncguard"
     }
 
-    fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.inner = self.inner.observed_by(observer);
-        self
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
     }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        panic!("the subscriber's own fault");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
 }

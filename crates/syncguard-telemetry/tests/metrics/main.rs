@@ -1,4 +1,4 @@
-//! What the OpenTelemetry instruments show, read back through the SDK.
+//! What the OpenTelemetry instruments show, read through the SDK.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -8,8 +8,9 @@ use opentelemetry_sdk::metrics::data::{
     AggregatedMetrics, Metric, MetricData, ResourceMetrics, ScopeMetrics,
 };
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
-use syncguard_core::ManagedBackend;
-use syncguard_telemetry::{Telemetry, TelemetryOptions, with_telemetry};
+use syncguard_core::Locks;
+use syncguard_memory::MemoryBackend;
+use syncguard_telemetry::{TelemetryOptions, with_telemetry};
 
 /// An application's SDK, and what it would export.
 pub(crate) struct Sdk {
@@ -30,9 +31,17 @@ impl Sdk {
         }
     }
 
-    pub(crate) fn decorate<B: ManagedBackend>(&self, backend: B) -> Telemetry<B> {
-        let meter = self.provider.meter("syncguard");
-        with_telemetry(backend, TelemetryOptions::new().with_metrics(&meter))
+    /// Telemetry that records metrics.
+    pub(crate) fn options(&self) -> TelemetryOptions {
+        TelemetryOptions::new().metrics(&self.provider.meter("syncguard"))
+    }
+
+    pub(crate) fn observe(&self, locks: Locks) -> Locks {
+        with_telemetry(locks, self.options())
+    }
+
+    pub(crate) fn observed_memory(&self) -> Locks {
+        self.observe(Locks::new(MemoryBackend::default()))
     }
 
     pub(crate) fn read<T>(&self, name: &str, read: impl FnOnce(&Metric) -> T) -> Option<T> {
@@ -104,7 +113,7 @@ fn number(value: u64) -> f64 {
     f64::from(u32::try_from(value).unwrap())
 }
 
-/// Attributes without what they have in common, sorted.
+/// Attributes without what most have in common, sorted.
 fn text<'a>(attributes: impl Iterator<Item = &'a KeyValue>) -> String {
     let mut parts: Vec<_> = attributes
         .map(|pair| format!("{}={}", pair.key.as_str(), pair.value.as_str()))
