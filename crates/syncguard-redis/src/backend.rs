@@ -1,31 +1,32 @@
-//! [`RedisStore`]: the contract, in scripts.
+//! [`RedisBackend`]: the contract, in scripts.
 
 use std::fmt;
 use std::sync::Arc;
 
-use syncguard_core::{
-    AcquireResult, Capabilities, ExtendResult, Fence, Grant, LockBackend, LockError, LockId,
-    LockInfoDebug, LockKey, Lookup, ReleaseResult, TimeAuthority, Ttl,
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
+    LockBackend, Lookup, LookupRequest, PreflightRequest, ReleaseRequest, TimeAuthority,
 };
+use syncguard_core::{ExtendResult, Fence, Finding, LockError, LockInfoDebug, ReleaseResult};
 
 use crate::cleanup::Cleanup;
-use crate::client::Clients;
-use crate::document;
-use crate::keys::Names;
-use crate::script::{self, ACQUIRE, Acquired, EXTEND, READ_ID, READ_KEY, RELEASE};
+use crate::names::Names;
+use crate::preflight;
+use crate::record;
+use crate::wire::Clients;
+use crate::wire::script::{self, ACQUIRE, EXTEND, READ_ID, READ_KEY, RELEASE};
 
-/// Locks in Redis. Clones share one client.
+/// Locks in Redis. Clones share their connections.
 ///
-/// Wrap it in a [`RedisBackend`](crate::RedisBackend) to get deadlines, and locks given back
-/// whatever happens to their callers.
+/// Pass it to [`Locks::new`](syncguard_core::Locks::new).
 #[derive(Clone)]
-pub struct RedisStore {
+pub struct RedisBackend {
     clients: Clients,
     names: Arc<Names>,
     cleanup: Option<Cleanup>,
 }
 
-impl RedisStore {
+impl RedisBackend {
     pub(crate) fn from_parts(clients: Clients, names: Names, cleanup_in_is_locked: bool) -> Self {
         Self {
             clients,
@@ -33,19 +34,11 @@ impl RedisStore {
             cleanup: cleanup_in_is_locked.then(Cleanup::default),
         }
     }
-
-    pub(crate) fn clients(&self) -> &Clients {
-        &self.clients
-    }
-
-    pub(crate) fn names(&self) -> &Names {
-        &self.names
-    }
 }
 
-impl fmt::Debug for RedisStore {
+impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore")
+        f.debug_struct("RedisBackend")
             .field("prefix", &self.names.prefix())
             .field("clients", &self.clients.len())
             .field("cleanup_in_is_locked", &self.cleanup.is_some())
@@ -53,82 +46,81 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-impl LockBackend for RedisStore {
+impl LockBackend for RedisBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::new::<Fence>("redis", TimeAuthority::Server)
     }
 
-    async fn acquire(
-        &self,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
+        let AcquireRequest { key, id, ttl, .. } = request;
         let lock = self.names.lock(key)?;
         let fence = self.names.fence(&lock)?;
         let keys = vec![lock, self.names.index(id)?, fence];
-        let (head, tail) = (document::head(id), document::tail(key));
+        let (head, tail) = (record::head(id), record::tail(key));
         let arguments = [format!("{head}{}{tail}", ttl.as_millis()).into()];
-        let answer = self
+        let reply = self
             .clients
-            .run(id.as_str(), &ACQUIRE, keys, arguments)
+            .run(id.as_str(), &ACQUIRE, keys, arguments, request.deadline)
             .await?;
-        Ok(match script::acquired(answer)? {
-            Acquired::Locked => AcquireResult::Locked,
-            Acquired::Granted {
-                fence,
-                expires_at_ms,
-            } => AcquireResult::Acquired(Grant {
-                lock_id: *id,
-                expires_at_ms,
-                fence,
-            }),
-        })
+        script::acquired(reply, id)
     }
 
-    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
+        let id = request.id;
         let keys = vec![self.names.index(id)?];
-        let arguments = [document::head(id).into()];
-        let answer = self
+        let arguments = [record::head(id).into()];
+        let reply = self
             .clients
-            .run(id.as_str(), &RELEASE, keys, arguments)
+            .run(id.as_str(), &RELEASE, keys, arguments, request.deadline)
             .await?;
-        Ok(
-            match script::released(&answer, self.clients.are_clustered())? {
-                Ok(()) => ReleaseResult::Released,
-                Err(reason) => ReleaseResult::NotHeld {
-                    reason: Some(reason),
-                },
-            },
-        )
+        script::released(&reply, self.clients.are_clustered())
     }
 
-    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
+    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
+        let ExtendRequest { id, ttl, .. } = request;
         let keys = vec![self.names.index(id)?];
-        let arguments = [format!("{}{}", document::head(id), ttl.as_millis()).into()];
-        let answer = self
+        let arguments = [format!("{}{}", record::head(id), ttl.as_millis()).into()];
+        let reply = self
             .clients
-            .run(id.as_str(), &EXTEND, keys, arguments)
+            .run(id.as_str(), &EXTEND, keys, arguments, request.deadline)
             .await?;
-        Ok(
-            match script::extended(&answer, self.clients.are_clustered())? {
-                Ok(expires_at_ms) => ExtendResult::Extended { expires_at_ms },
-                Err(reason) => ExtendResult::NotHeld {
-                    reason: Some(reason),
-                },
-            },
-        )
+        script::extended(&reply, self.clients.are_clustered())
     }
 
-    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
+    async fn lookup_raw(
+        &self,
+        request: LookupRequest<'_>,
+    ) -> Result<Option<LockInfoDebug>, LockError> {
+        let (affinity, script, name) = match request.by {
+            Lookup::Key(key) => (key.as_str(), &READ_KEY, self.names.lock(key)?),
+            Lookup::Id(id) => (id.as_str(), &READ_ID, self.names.index(id)?),
+        };
+        let reply = self
+            .clients
+            .run(affinity, script, vec![name], [], request.deadline)
+            .await?;
+        let Some(reading) = script::read(&reply)? else {
+            return Ok(None);
+        };
+        let lock = reading.lock()?;
+        // An index can outlive its lock: the stored lock itself names its owner.
+        let matches = match request.by {
+            Lookup::Key(_) => true,
+            Lookup::Id(id) => lock.lock_id == *id,
+        };
+        Ok(Some(lock).filter(|lock| matches && reading.is_live(lock)))
+    }
+
+    async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
+        let IsLockedRequest { key, deadline, .. } = request;
         let name = self.names.lock(key)?;
-        let answer = self
+        let reply = self
             .clients
-            .run(key.as_str(), &READ_KEY, vec![name.clone()], [])
+            .run(key.as_str(), &READ_KEY, vec![name.clone()], [], deadline)
             .await?;
-        let Some(reading) = script::read(&answer)? else {
+        let Some(reading) = script::read(&reply)? else {
             return Ok(false);
         };
         let lock = reading.lock()?;
@@ -139,26 +131,15 @@ impl LockBackend for RedisStore {
         Ok(live)
     }
 
-    async fn lookup_raw(&self, by: Lookup<'_>) -> Result<Option<LockInfoDebug>, LockError> {
-        let answer = match by {
-            Lookup::Key(key) => {
-                let keys = vec![self.names.lock(key)?];
-                self.clients.run(key.as_str(), &READ_KEY, keys, []).await?
-            }
-            Lookup::Id(id) => {
-                let keys = vec![self.names.index(id)?];
-                self.clients.run(id.as_str(), &READ_ID, keys, []).await?
-            }
-        };
-        let Some(reading) = script::read(&answer)? else {
-            return Ok(None);
-        };
-        let lock = reading.lock()?;
-        // An index can outlive its lock: the owner is what the lock says.
-        let asked_for = match by {
-            Lookup::Key(_) => true,
-            Lookup::Id(id) => lock.lock_id == *id,
-        };
-        Ok(Some(lock).filter(|lock| asked_for && reading.is_live(lock)))
+    /// Sends `INFO` and `CONFIG GET`, where the user may, and a script that checks permissions and
+    /// writes nothing. On a cluster they go to the node that has the locks.
+    async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
+        preflight::findings(&self.clients, &self.names, request.deadline).await
+    }
+
+    /// Refuses further calls, waits for those in flight, and closes the connection that
+    /// [`connect`](Self::connect) opened. A client or pool that the application passed in stays open.
+    async fn close(&self, request: CloseRequest) -> Result<(), LockError> {
+        self.clients.close(request.deadline).await
     }
 }

@@ -1,4 +1,4 @@
-//! [`Cleanup`]: removing long expired locks that a look-up came across.
+//! [`Cleanup`]: removes locks that expired long ago when a look-up finds them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -6,25 +6,25 @@ use std::time::Duration;
 use syncguard_core::{LockError, LockInfoDebug};
 use tokio::time::Instant;
 
-use crate::client::Clients;
-use crate::document::Reading;
-use crate::keys::Names;
-use crate::script::CLEANUP;
+use crate::names::Names;
+use crate::record::Reading;
+use crate::wire::Clients;
+use crate::wire::script::CLEANUP;
 
 /// How long ago a lock must have expired, by the server's time.
 const GUARD_MS: i64 = 2_000;
 /// At most one removal in this time.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Shared by the clones of a store.
+/// Shared by the clones of a backend.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cleanup {
     last: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Cleanup {
-    /// Removes a lock in the background if it is expired for long enough and none was removed just
-    /// now. What was read is a lock, so it is no fence counter.
+    /// Removes a lock in the background if it expired long enough ago and the last removal is not too
+    /// recent. The value parsed as a lock, so it is no fence counter.
     pub(crate) fn consider(
         &self,
         clients: &Clients,
@@ -40,13 +40,18 @@ impl Cleanup {
         drop(tokio::spawn(async move {
             let removal = async {
                 let keys = vec![key, index?];
+                let arguments = [seen.value.into()];
+                let deadline = clients.own_deadline();
                 clients
-                    .run(id.as_str(), &CLEANUP, keys, [seen.value.into()])
+                    .run(id.as_str(), &CLEANUP, keys, arguments, deadline)
                     .await?;
                 Ok::<_, LockError>(())
             };
             if let Err(error) = removal.await {
-                tracing::debug!(code = %error.code(), "an expired lock was not removed");
+                tracing::debug!(
+                    code = %error.code(),
+                    "failed to remove an expired lock; a later is_locked tries again"
+                );
             }
         }));
     }

@@ -1,4 +1,4 @@
-//! Making a [`RedisStore`]: connecting, or taking a client.
+//! Makes a [`RedisBackend`]: connects, or uses a given client.
 
 use std::time::Duration;
 
@@ -8,38 +8,48 @@ use fred::types::Builder;
 use fred::types::config::{
     Config, ConnectionConfig, ReconnectPolicy, TcpConfig, UnresponsiveConfig,
 };
-use syncguard_core::{ErrorCode, LockError, Operation};
+use syncguard_core::observe::Operation;
+use syncguard_core::{ErrorCode, LockError};
 
-use crate::client::{Clients, Connection};
 use crate::error::connect_error;
-use crate::keys::Names;
-use crate::{RedisOptions, RedisStore};
+use crate::names::Names;
+use crate::wire::{Clients, Connection};
+use crate::{RedisBackend, RedisOptions};
 
 /// Delays between attempts to reconnect, in milliseconds: first, last, and growth.
 ///
-/// The first comes at once. Until it was made, fred takes the connection for a good one, and
-/// queues commands.
+/// The first one is short: until fred reconnects for the first time, it takes the broken connection for
+/// a good one and queues commands.
 const RECONNECT: (u32, u32, u32) = (1, 500, 4);
-/// Random share of a delay, in milliseconds, so that clients do not return all at once.
+/// Random share of a delay, in milliseconds, so that clients do not reconnect all at once.
 const RECONNECT_JITTER: u32 = 10;
 
-impl RedisStore {
+impl RedisBackend {
     /// Connects to the server at a URL, with the default options.
     ///
     /// `redis://[[username:]password@]host[:port][/database]`; `rediss://` with TLS, if one of the
     /// crate's TLS features is on; `redis-cluster://` and `redis-sentinel://` with further nodes as
     /// `?node=host:port`, for Sentinel with `sentinelServiceName=`.
     ///
-    /// The connection is one, shared by all clones; it is restored when it breaks, and closed when
-    /// the last clone is dropped or by [`close`](Self::close).
+    /// All clones share one connection. It reconnects when it breaks, and closes when the last clone is
+    /// dropped or by [`Locks::close`](syncguard_core::Locks::close).
+    ///
+    /// ```no_run
+    /// use syncguard_core::Locks;
+    /// use syncguard_redis::RedisBackend;
+    ///
+    /// # async fn connect() -> Result<(), syncguard_core::LockError> {
+    /// let locks = Locks::new(RedisBackend::connect("redis://127.0.0.1:6379").await?);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for a URL or options that cannot be used, `AuthFailed` for credentials
-    /// that the server refuses, `ServiceUnavailable` or `NetworkTimeout` if no server answers.
-    /// No text has the URL's password.
+    /// `InvalidArgument` for an invalid URL or options, `AuthFailed` for credentials that the server
+    /// refuses, `ServiceUnavailable` or `NetworkTimeout` if no server answers. No text has the URL's
+    /// password.
     ///
     /// # Cancel safety
-    /// Safe: a dropped call closes what it had opened.
+    /// Safe: a dropped call closes what it opened.
     pub async fn connect(url: &str) -> Result<Self, LockError> {
         Self::connect_with(url, RedisOptions::default()).await
     }
@@ -59,7 +69,7 @@ impl RedisStore {
             cleanup_in_is_locked,
         } = options;
         let names = Names::new(&prefix).map_err(during_setup)?;
-        require_time(timeout)?;
+        require_timeout(timeout)?;
         let config = parse(url).map_err(during_setup)?;
         require_one_slot(&names, config.server.is_clustered())?;
         let client = build(config, timeout)?;
@@ -68,7 +78,7 @@ impl RedisStore {
         let connection = tokio::time::timeout(timeout, connection)
             .await
             .unwrap_or_else(|_| {
-                let message = format!("Redis did not answer within {timeout:?}");
+                let message = format!("Redis did not answer within {timeout:.1?}");
                 Err(during_setup(LockError::new(
                     ErrorCode::NetworkTimeout,
                     message,
@@ -78,22 +88,38 @@ impl RedisStore {
         Ok(Self::from_parts(clients, names, cleanup_in_is_locked))
     }
 
-    /// Uses a client that is configured and connected already.
+    /// Uses a client that the application configured and connected.
     ///
-    /// Its tasks remain the caller's. Commands are sent once and fail at once while there is no
-    /// connection, whatever the client is configured to do; give it a reconnection policy.
+    /// The client's tasks remain the application's, and nothing here closes it. The backend sends each
+    /// command once, and a command fails at once while there is no connection, whatever the client's
+    /// own configuration says. Give the client a reconnection policy.
     ///
     /// # Errors
-    /// `InvalidArgument` for options that cannot be used, such as a prefix without a hash tag on
-    /// a cluster.
+    /// `InvalidArgument` for invalid options, such as a prefix without a hash tag on a cluster.
     pub fn with_client(client: Client, options: RedisOptions) -> Result<Self, LockError> {
         Self::with_clients(vec![client], options)
     }
 
-    /// Uses a pool that is configured and connected already. See
+    /// Uses a pool that the application configured and connected. See
     /// [`with_client`](Self::with_client).
     ///
     /// All calls that concern one lock id use the same client of the pool.
+    ///
+    /// ```no_run
+    /// use syncguard_core::Locks;
+    /// use syncguard_redis::fred::interfaces::ClientLike as _;
+    /// use syncguard_redis::fred::types::Builder;
+    /// use syncguard_redis::fred::types::config::{Config, ReconnectPolicy};
+    /// use syncguard_redis::{RedisBackend, RedisOptions};
+    ///
+    /// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = Builder::from_config(Config::from_url("redis://127.0.0.1:6379")?)
+    ///     .set_policy(ReconnectPolicy::default())
+    ///     .build_pool(4)?;
+    /// pool.init().await?;
+    /// let locks = Locks::new(RedisBackend::with_pool(&pool, RedisOptions::new())?);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As [`with_client`](Self::with_client).
@@ -108,28 +134,17 @@ impl RedisStore {
             cleanup_in_is_locked,
         } = options;
         let names = Names::new(&prefix).map_err(during_setup)?;
-        require_time(timeout)?;
+        require_timeout(timeout)?;
         require_one_slot(&names, clients.iter().any(Client::is_clustered))?;
         let clients = Clients::new(clients, None, slot(&names), timeout);
         Ok(Self::from_parts(clients, names, cleanup_in_is_locked))
     }
-
-    /// Closes the connection that [`connect`](Self::connect) opened, after what is under way.
-    ///
-    /// From then on the operations of all clones fail with `ServiceUnavailable`. Of a store with a
-    /// client of the caller's own nothing is closed. Drain the backend first.
-    ///
-    /// # Cancel safety
-    /// Safe; the connection then closes with the last clone at the latest.
-    pub async fn close(&self) {
-        self.clients().close().await;
-    }
 }
 
-/// To the driver no time would be all the time in the world.
-fn require_time(timeout: Duration) -> Result<(), LockError> {
+/// fred treats zero as no timeout.
+fn require_timeout(timeout: Duration) -> Result<(), LockError> {
     if timeout.is_zero() {
-        let error = LockError::invalid_argument("the timeout of the Redis client is zero");
+        let error = LockError::invalid_argument("the timeout in the Redis options is zero");
         return Err(during_setup(error));
     }
     Ok(())
@@ -147,18 +162,18 @@ fn parse(url: &str) -> Result<Config, LockError> {
             ));
         }
     };
-    // Not as the source: what a URL parser has to say can quote the URL.
+    // Without the parser's error as the source: it can quote the URL.
     let config = Config::from_url(url)
         .map_err(|_| LockError::invalid_argument("the Redis URL cannot be parsed"))?;
     require_tls(encrypted, config.uses_tls())?;
     Ok(config)
 }
 
-/// Without a TLS feature the driver would connect in the clear instead.
-fn require_tls(asked_for: bool, configured: bool) -> Result<(), LockError> {
-    if asked_for && !configured {
+/// Without a TLS feature fred would connect without encryption instead.
+fn require_tls(requested: bool, configured: bool) -> Result<(), LockError> {
+    if requested && !configured {
         return Err(LockError::invalid_argument(
-            "the Redis URL asks for TLS; enable one of the crate's TLS features",
+            "the Redis URL requires TLS; enable one of the crate's TLS features",
         ));
     }
     Ok(())
@@ -177,7 +192,7 @@ fn build(config: Config, timeout: Duration) -> Result<Client, LockError> {
         connection_timeout: timeout,
         internal_command_timeout: timeout,
         max_command_attempts: 1,
-        // A connection that says nothing any more would otherwise be kept until TCP gives up.
+        // Without this, a connection whose peer fell silent would stay until TCP gives up.
         unresponsive: UnresponsiveConfig {
             max_timeout: Some(timeout),
             interval: (timeout / 4).max(Duration::from_millis(10)),
@@ -192,10 +207,9 @@ fn build(config: Config, timeout: Duration) -> Result<Client, LockError> {
     .map_err(|error| connect_error(&error))
 }
 
-/// Waits until the first connection stands, or has failed.
+/// Waits until the first connection is established or has failed.
 async fn established(client: &Client, mut connection: Connection) -> Result<Connection, LockError> {
-    // A command that waits in the queue is answered once there is a connection. Whether the user
-    // has the right to PING is another matter.
+    // Any reply to the queued PING means that there is a connection, even a denied permission.
     tokio::select! {
         ended = &mut connection.0 => Err(match ended {
             Ok(Err(error)) => connect_error(&error),
@@ -211,7 +225,7 @@ async fn established(client: &Client, mut connection: Connection) -> Result<Conn
 fn require_one_slot(names: &Names, clustered: bool) -> Result<(), LockError> {
     if clustered && !names.share_one_slot() {
         return Err(during_setup(LockError::invalid_argument(format!(
-            "on a cluster the prefix needs a hash tag, so that the keys of a lock are on one node: \
+            "on a cluster the prefix needs a hash tag, so that one node has all keys of a lock: \
              use `{{{}}}`",
             match names.prefix() {
                 "" => crate::DEFAULT_PREFIX,
@@ -237,11 +251,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_that_asks_for_tls_is_never_used_in_the_clear() {
+    fn a_url_that_asks_for_tls_never_connects_without_it() {
         let error = require_tls(true, false).unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument);
-        for (asked_for, configured) in [(true, true), (false, false), (false, true)] {
-            require_tls(asked_for, configured).unwrap();
+        for (requested, configured) in [(true, true), (false, false), (false, true)] {
+            require_tls(requested, configured).unwrap();
         }
         assert!(parse("rediss://host").unwrap().uses_tls(), "tests have TLS");
         assert!(!parse("redis://host").unwrap().uses_tls());

@@ -3,54 +3,124 @@
 use std::borrow::Cow;
 
 use fred::error::{Error, ErrorKind};
-use syncguard_core::{ErrorCode, LockError, Operation};
+use syncguard_core::observe::Operation;
+use syncguard_core::{ErrorCode, LockError};
 
-const MISSING_RIGHT: &str =
-    "the Redis user lacks a right; the crate's documentation lists what is needed";
+const MISSING_PERMISSION: &str =
+    "the Redis user lacks a permission; the crate's documentation lists what is needed";
 
-/// How a right is refused in the middle of a script: by 7.0, and by later versions and Valkey.
+/// How a permission is denied in the middle of a script: by 7.0, and by later versions and Valkey.
 const IN_SCRIPT: [&str; 2] = ["user executing the script", "ACL failure in script"];
 
-const NO_RUNTIME: &str = "there is no Tokio runtime to run the call on";
+pub(crate) const NOT_A_LOCK: &str =
+    "the value at the lock's storage key in Redis is not a lock; it was left unchanged";
 
-/// Maps the error of a command.
-pub(crate) fn command_error(error: &Error) -> LockError {
-    let verdict = classify(error);
-    let mapped = LockError::new(verdict.code, verdict.message).with_source(quotable(error));
-    match verdict.applied {
+/// Why a command has no reply.
+#[derive(Debug)]
+pub(crate) enum CommandError {
+    /// Nothing was sent.
+    NotSent {
+        code: ErrorCode,
+        message: &'static str,
+    },
+    /// The driver's error, which may be an error reply of the server.
+    Driver(Error),
+}
+
+impl CommandError {
+    pub(crate) const NO_RUNTIME: Self = Self::NotSent {
+        code: ErrorCode::Internal,
+        message: "there is no Tokio runtime to run the call on",
+    };
+    pub(crate) const PAST_DEADLINE: Self = Self::NotSent {
+        code: ErrorCode::NetworkTimeout,
+        message: "the deadline passed before the command could be sent",
+    };
+    pub(crate) const BACKEND_CLOSED: Self = Self::NotSent {
+        code: ErrorCode::ServiceUnavailable,
+        message: "the backend was closed",
+    };
+    pub(crate) const EMPTY_POOL: Self = Self::NotSent {
+        code: ErrorCode::InvalidArgument,
+        message: "the Redis pool has no clients",
+    };
+
+    /// Maps the error of a command that may have written.
+    pub(crate) fn of_write(&self) -> LockError {
+        match self {
+            Self::NotSent { code, message } => LockError::new(*code, *message),
+            Self::Driver(error) => write_error(error),
+        }
+    }
+
+    /// Maps the error of a command that writes nothing, so that its outcome is known.
+    pub(crate) fn of_read(&self) -> LockError {
+        match self {
+            Self::NotSent { code, message } => LockError::new(*code, *message),
+            Self::Driver(error) => read_error(error),
+        }
+    }
+
+    /// Whether the server does not know a script by its digest.
+    pub(crate) fn is_noscript(&self) -> bool {
+        self.reply_code() == Some("NOSCRIPT")
+    }
+
+    /// Whether the server denies this user a command, or does not have it: managed services hide some.
+    pub(crate) fn is_denied(&self) -> bool {
+        self.reply_code() == Some("NOPERM") || self.details().contains("unknown command")
+    }
+
+    /// Whether the server cannot read a script at all.
+    pub(crate) fn is_unreadable_script(&self) -> bool {
+        self.details().contains("compiling script")
+    }
+
+    fn reply_code(&self) -> Option<&str> {
+        match self {
+            Self::NotSent { .. } => None,
+            Self::Driver(error) => reply_code(error),
+        }
+    }
+
+    fn details(&self) -> &str {
+        match self {
+            Self::NotSent { message, .. } => message,
+            Self::Driver(error) => error.details(),
+        }
+    }
+}
+
+impl From<Error> for CommandError {
+    fn from(error: Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
+fn write_error(error: &Error) -> LockError {
+    let classified = classify(error);
+    let mapped = classified.describe(error);
+    match classified.applied {
         Applied::No => mapped,
         Applied::Unknown => mapped.with_outcome_unknown(),
     }
 }
 
-/// Maps the error of connecting or of looking around, where there is nothing that could have been
-/// applied.
+fn read_error(error: &Error) -> LockError {
+    classify(error).describe(error)
+}
+
+/// Maps the error of connecting.
 pub(crate) fn connect_error(error: &Error) -> LockError {
-    let verdict = classify(error);
-    LockError::new(verdict.code, verdict.message)
-        .with_source(quotable(error))
-        .with_operation(Operation::Setup)
+    read_error(error).with_operation(Operation::Setup)
 }
 
-/// The error of a call that was made outside a runtime, so that nothing was sent.
-pub(crate) fn no_runtime() -> Error {
-    Error::new(ErrorKind::Unknown, NO_RUNTIME)
-}
-
-/// Whether the server does not know a script by its digest.
-pub(crate) fn is_noscript(error: &Error) -> bool {
-    reply_code(error) == Some("NOSCRIPT")
-}
-
-/// Whether the server does not let this user run a command, or does not have it, as managed
-/// services hide some.
-pub(crate) fn is_withheld(error: &Error) -> bool {
-    reply_code(error) == Some("NOPERM") || error.details().contains("unknown command")
-}
-
-/// Whether the server cannot read a script at all.
-pub(crate) fn is_unreadable_script(error: &Error) -> bool {
-    error.details().contains("compiling script")
+/// The error of closing when commands are in flight at the deadline.
+pub(crate) fn still_in_flight() -> LockError {
+    LockError::new(
+        ErrorCode::NetworkTimeout,
+        "closed while commands were in flight; their outcome is unknown",
+    )
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,29 +130,35 @@ enum Applied {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Verdict {
+struct Classified {
     code: ErrorCode,
     message: &'static str,
     applied: Applied,
 }
 
-fn classify(error: &Error) -> Verdict {
+impl Classified {
+    fn describe(&self, error: &Error) -> LockError {
+        LockError::new(self.code, self.message).with_source(quotable(error))
+    }
+}
+
+fn classify(error: &Error) -> Classified {
     match reply_code(error) {
         Some(code) => classify_reply(code, error.details()),
         None => classify_kind(error),
     }
 }
 
-/// An error that the server replied. It says for itself that nothing was written, since each script
-/// fails at its first write or not at all; unless a right is missing in the middle of one, or it is
-/// an error that should not occur.
-fn classify_reply(code: &str, details: &str) -> Verdict {
+/// An error that the server replied. By itself it means that nothing was written, since each script
+/// fails at its first write or not at all. The exceptions: a permission that is missing in the middle
+/// of a script, and errors that should not occur.
+fn classify_reply(code: &str, details: &str) -> Classified {
     let mut applied = Applied::No;
     let (code, message) = match code {
         "LOADING" => (ErrorCode::ServiceUnavailable, "Redis is loading its data"),
         "READONLY" => (
             ErrorCode::ServiceUnavailable,
-            "Redis is a read-only replica; a failover may be under way",
+            "Redis is a read-only replica; a failover may be in progress",
         ),
         "CLUSTERDOWN" => {
             // The driver fails everything that shares the connection with the same error.
@@ -91,7 +167,7 @@ fn classify_reply(code: &str, details: &str) -> Verdict {
         }
         "MASTERDOWN" => (
             ErrorCode::ServiceUnavailable,
-            "the replica lost its primary",
+            "the Redis replica lost its primary",
         ),
         "MOVED" | "ASK" | "TRYAGAIN" => (
             ErrorCode::ServiceUnavailable,
@@ -99,24 +175,24 @@ fn classify_reply(code: &str, details: &str) -> Verdict {
         ),
         "MISCONF" => (
             ErrorCode::ServiceUnavailable,
-            "Redis refuses writes: it cannot persist them",
+            "Redis refuses writes: it cannot persist them (MISCONF)",
         ),
         "NOREPLICAS" => (
             ErrorCode::ServiceUnavailable,
-            "Redis refuses writes: it has too few replicas",
+            "Redis refuses writes: it has too few replicas (min-replicas-to-write)",
         ),
         "BUSY" => (
             ErrorCode::ServiceUnavailable,
             "Redis is busy with a long script",
         ),
-        "NOSCRIPT" => (ErrorCode::ServiceUnavailable, "Redis did not keep a script"),
+        "NOSCRIPT" => (
+            ErrorCode::ServiceUnavailable,
+            "Redis did not keep a script that was just loaded",
+        ),
         "NOAUTH" => (ErrorCode::AuthFailed, "Redis requires credentials"),
         "WRONGPASS" => (ErrorCode::AuthFailed, "Redis refuses the credentials"),
-        "NOPERM" => (ErrorCode::AuthFailed, MISSING_RIGHT),
-        "WRONGTYPE" => (
-            ErrorCode::InvalidArgument,
-            "the value at the lock's place in Redis is no lock; it was left as it is",
-        ),
+        "NOPERM" => (ErrorCode::AuthFailed, MISSING_PERMISSION),
+        "WRONGTYPE" => (ErrorCode::InvalidArgument, NOT_A_LOCK),
         "CROSSSLOT" => (
             ErrorCode::InvalidArgument,
             "the lock's keys are on several cluster nodes; give the prefix a hash tag",
@@ -127,11 +203,11 @@ fn classify_reply(code: &str, details: &str) -> Verdict {
         }
         _ if details.contains("without any password configured") => (
             ErrorCode::AuthFailed,
-            "Redis has no password, but one was sent",
+            "Redis has no password configured, but the client sent one",
         ),
         _ if details.contains("not an integer") => (
             ErrorCode::InvalidArgument,
-            "the key's fence counter is no integer; it was left as it is",
+            "the key's fence counter is not an integer; it was left unchanged",
         ),
         _ if details.contains("would overflow") => (
             ErrorCode::Internal,
@@ -139,11 +215,11 @@ fn classify_reply(code: &str, details: &str) -> Verdict {
         ),
         _ if details.contains("syntax error") => (
             ErrorCode::InvalidArgument,
-            "Redis refuses the command's syntax; it may be older than 6.2",
+            "Redis refuses the command's syntax; is the server older than 6.2?",
         ),
         _ if IN_SCRIPT.iter().any(|refusal| details.contains(refusal)) => {
             applied = Applied::Unknown;
-            (ErrorCode::AuthFailed, MISSING_RIGHT)
+            (ErrorCode::AuthFailed, MISSING_PERMISSION)
         }
         _ => {
             applied = Applied::Unknown;
@@ -153,7 +229,7 @@ fn classify_reply(code: &str, details: &str) -> Verdict {
             )
         }
     };
-    Verdict {
+    Classified {
         code,
         message,
         applied,
@@ -161,12 +237,9 @@ fn classify_reply(code: &str, details: &str) -> Verdict {
 }
 
 /// An error of the driver itself.
-fn classify_kind(error: &Error) -> Verdict {
+fn classify_kind(error: &Error) -> Classified {
     let (code, message, applied) = match error.kind() {
-        ErrorKind::Unknown if error.details() == NO_RUNTIME => {
-            (ErrorCode::Internal, NO_RUNTIME, Applied::No)
-        }
-        // With `fail_fast`, and once the client was closed: the command never left the queue.
+        // Because of `fail_fast`: the command never left the queue.
         ErrorKind::Canceled => (
             ErrorCode::ServiceUnavailable,
             "there is no connection to Redis",
@@ -184,7 +257,7 @@ fn classify_kind(error: &Error) -> Verdict {
         ),
         ErrorKind::Url | ErrorKind::Config => (
             ErrorCode::InvalidArgument,
-            "the Redis URL or client configuration is not usable",
+            "the Redis URL or client configuration is invalid",
             Applied::No,
         ),
         ErrorKind::InvalidArgument | ErrorKind::InvalidCommand => (
@@ -207,15 +280,15 @@ fn classify_kind(error: &Error) -> Verdict {
             "the Redis client did not understand the reply",
             Applied::Unknown,
         ),
-        // `Unknown` is, among others, a client that stopped in the middle; the kinds that exist
-        // with some features only are failures of the connection as well.
+        // `Unknown` is, among others, a client that stopped during the call. The kinds that exist with
+        // some features only are failures of the connection as well.
         _ => (
             ErrorCode::ServiceUnavailable,
             "the connection to Redis failed",
             Applied::Unknown,
         ),
     };
-    Verdict {
+    Classified {
         code,
         message,
         applied,
@@ -226,7 +299,7 @@ fn classify_kind(error: &Error) -> Verdict {
 /// which are sentences.
 fn reply_code(error: &Error) -> Option<&str> {
     let details = error.details();
-    // Up to version 6, Redis puts what a script ran into behind a text of its own.
+    // Up to version 6, Redis puts a text of its own before the error that a script ran into.
     let inner = details
         .split_once("@user_script:")
         .filter(|_| details.contains("Error running script"))
@@ -241,8 +314,8 @@ fn first_code(text: &str) -> Option<&str> {
     is_code.then_some(word)
 }
 
-/// The driver's error as it may be shown. Of a command that it does not know, Redis quotes the
-/// arguments, cut to a length; then no search for the whole key would find it.
+/// The driver's error without what must not be shown. Redis quotes the arguments of an unknown command,
+/// cut to a length, so that no search for the whole key would find the key.
 fn quotable(error: &Error) -> Error {
     let details = error.details();
     let shown = details

@@ -1,21 +1,23 @@
-//! Redis backend of the SyncGuard lock.
+//! Redis backend of SyncGuard, a distributed lock.
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use syncguard_core::acquire;
-//! use syncguard_redis::{RedisBackend, RedisStore};
+//! use syncguard_core::Locks;
+//! use syncguard_redis::RedisBackend;
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), syncguard_core::LockError> {
-//! let backend = RedisBackend::new(RedisStore::connect("redis://127.0.0.1:6379").await?);
+//! let locks = Locks::new(RedisBackend::connect("redis://127.0.0.1:6379").await?);
 //!
-//! if let Some(guard) = acquire(&backend, "report:daily", Duration::from_secs(60)).await? {
-//!     println!("fence {}", guard.fence());
-//!     let _ = guard.release().await?;
+//! if let Some(guard) = locks.try_lock("report:daily").ttl(Duration::from_secs(60)).await? {
+//!     println!("working under fence {}", guard.fence());
+//!     if !guard.release().await?.is_released() {
+//!         eprintln!("the lease expired during the work");
+//!     }
 //! }
 //! # Ok(()) }
 //! ```
 //!
-//! Every operation is one script and one round trip. Time is the server's alone.
+//! Every operation is one script and one round trip. Only the server's clock decides when a lease ends.
 //!
 //! # What is stored
 //!
@@ -25,63 +27,55 @@
 //! | `{prefix}:id:{lockId}` | the name of the lock's key | with the TTL |
 //! | `{prefix}:fence:{prefix}:{key}` | the key's fence counter | never |
 //!
-//! The same bytes as the TypeScript implementation's: both can share one Redis. Keys that are too
-//! long are stored under a hash. A value that is no lock is `InvalidArgument`, and left as it is.
+//! These are the bytes of the TypeScript implementation: both can share one Redis. A key that is too
+//! long is stored under a hash: see [`STORAGE_KEY_LIMIT`]. A stored value that is not a lock is
+//! `InvalidArgument`, and no operation changes it.
 //!
-//! # What Redis has to be
+//! # What Redis needs
 //!
-//! - **Durable for the fences.** A counter that is lost begins again at 1. Keep append-only
-//!   persistence on and never evict: `maxmemory-policy noeviction`. The `volatile-*` policies spare
-//!   fence counters, which have no TTL, and throw away live locks.
-//! - **One primary.** Replication is asynchronous: a failover can lose the newest locks, and the
-//!   fences with them. Where two holders are worse than none, do not fail over automatically.
-//! - Version 6.2 or later, or Valkey. Users need the commands `EVAL` and `EVALSHA` and, in the
-//!   scripts, `GET`, `SET`, `DEL`, `INCR`, `DECR`, `PEXPIREAT` and `TIME`, all on `{prefix}:*`.
-//!   Besides `SELECT` in another database than 0, and `CLUSTER SLOTS` and `CLUSTER INFO` on a
-//!   cluster.
+//! - **Durability, for the fences.** A counter that is lost restarts at 1. Turn append-only persistence
+//!   on and eviction off: `maxmemory-policy noeviction`. The `volatile-*` policies keep fence counters,
+//!   which have no TTL, but evict live locks.
+//! - **One primary.** Replication is asynchronous: a failover can lose the newest locks and their
+//!   fences. Where two holders are worse than none, do not fail over automatically.
+//! - Version 6.2 or later, or Valkey. Users need permission for the commands `EVAL` and `EVALSHA` and,
+//!   in the scripts, `GET`, `SET`, `DEL`, `INCR`, `DECR`, `PEXPIREAT` and `TIME`, all on `{prefix}:*`;
+//!   in a database other than 0 also `SELECT`, and on a cluster `CLUSTER SLOTS` and `CLUSTER INFO`.
 //!
-//! [`preflight`](syncguard_core::Preflight) compares a server with this list.
+//! [`Locks::preflight`](syncguard_core::Locks::preflight) compares a server with this list.
 //!
 //! # After the expiry
 //!
-//! Redis forgets a lock at its expiry. In the second after it, in which other backends may still
-//! count it as live, this one has freed the key.
+//! Redis removes a lock at its expiry. The second after the expiry, in which other backends may still
+//! count the lock as live, does not exist here: the key is free.
 //!
 //! # Cluster, Sentinel, TLS
 //!
-//! A lock's three keys must be on one node: give the prefix a hash tag, as in `{syncguard}`. For
-//! anything that a URL cannot say, configure a client and pass it to [`RedisStore::with_client`].
+//! One node must have a lock's three keys: give the prefix a hash tag, as in `{syncguard}`. For anything
+//! that a URL cannot express, configure a client and pass it to [`RedisBackend::with_client`].
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod backend;
-mod call;
 mod cleanup;
-mod client;
 mod connect;
-mod document;
 mod error;
-mod keys;
+mod names;
 mod options;
 mod preflight;
-mod script;
-mod server;
-
-use syncguard_core::Managed;
+mod record;
+mod wire;
 
 pub use fred;
 
-pub use crate::backend::RedisStore;
+pub use crate::backend::RedisBackend;
+pub use crate::names::{STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE};
 pub use crate::options::{DEFAULT_PREFIX, DEFAULT_TIMEOUT, RedisOptions};
 
-/// A [`RedisStore`] with the policy of [`Managed`]: what callers hold.
-pub type RedisBackend = Managed<RedisStore>;
-
-// What callers hold goes from thread to thread, and into futures that do.
+// Applications move these between threads, and into futures that they spawn.
 const _: () = {
     const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
     shared::<RedisBackend>();
-    shared::<RedisStore>();
     shared::<RedisOptions>();
 };
 

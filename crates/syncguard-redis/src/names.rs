@@ -1,11 +1,28 @@
 //! [`Names`]: what locks, indexes and fence counters are called in Redis.
 
-use syncguard_core::{LockError, LockId, LockKey, make_fence_key, make_storage_key};
+use syncguard_core::backend::{make_fence_key, make_storage_key};
+use syncguard_core::{LockError, LockId, LockKey};
 
-/// Longest name, in bytes. Redis itself would take far longer ones.
-const LIMIT: usize = 1000;
-/// `:id:` and a lock id: what an index adds to the prefix.
-const RESERVE: usize = 26;
+/// Longest storage key in bytes, [`STORAGE_KEY_RESERVE`] included, as the SyncGuard specification sets
+/// it for Redis. Redis itself would allow far longer ones.
+///
+/// A key is stored as it is if `{prefix}:{key}` has at most `STORAGE_KEY_LIMIT - STORAGE_KEY_RESERVE`
+/// bytes, and under a hash otherwise. So with a prefix of up to 461 bytes every key is stored as it is.
+///
+/// ```
+/// use syncguard_core::backend::{MAX_KEY_LENGTH_BYTES, make_storage_key};
+/// use syncguard_redis::{STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE};
+///
+/// let longest = "k".repeat(MAX_KEY_LENGTH_BYTES);
+/// let name = make_storage_key("syncguard", &longest, STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE)?;
+/// assert_eq!(name, format!("syncguard:{longest}"));
+/// # Ok::<(), syncguard_core::LockError>(())
+/// ```
+pub const STORAGE_KEY_LIMIT: usize = 1000;
+
+/// Bytes of [`STORAGE_KEY_LIMIT`] that every storage key leaves free: what the index of a lock id adds
+/// to the prefix, `:id:` and 22 characters.
+pub const STORAGE_KEY_RESERVE: usize = 26;
 
 const INDEX: &str = "id:";
 const FENCE: &str = "fence";
@@ -14,13 +31,13 @@ const FENCE: &str = "fence";
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     prefix: String,
-    /// What the names of all fence counters begin with, unless they are hashed.
+    /// Prefix of all fence counters whose names are not hashed.
     counters: String,
 }
 
 impl Names {
-    /// Refuses a prefix that could not be used, or under which a lock could be another prefix's
-    /// fence counter.
+    /// Refuses a prefix that is too long, or under which a lock could be stored at a fence counter or
+    /// an index of another prefix.
     pub(crate) fn new(prefix: &str) -> Result<Self, LockError> {
         let prefix = prefix.trim_end_matches(':');
         if prefix.ends_with(FENCE) || prefix.contains("fence:") {
@@ -35,8 +52,13 @@ impl Names {
                  of another prefix",
             ));
         }
-        // Any key shows whether the shortened form fits; a key that long is always shortened.
-        make_storage_key(prefix, &"x".repeat(LIMIT), LIMIT, RESERVE)?;
+        // Whether the hashed form fits does not depend on the key. A key this long is always hashed.
+        make_storage_key(
+            prefix,
+            &"x".repeat(STORAGE_KEY_LIMIT),
+            STORAGE_KEY_LIMIT,
+            STORAGE_KEY_RESERVE,
+        )?;
         let locks = make_storage_key(prefix, "", usize::MAX, 0)?;
         let counters = make_fence_key(prefix, &locks, usize::MAX, 0)?;
         Ok(Self {
@@ -51,7 +73,7 @@ impl Names {
 
     /// Where the lock on a key is stored.
     ///
-    /// A key that would be stored where an index or a fence counter can be is `InvalidArgument`.
+    /// A key that would be stored at an index or a fence counter is `InvalidArgument`.
     pub(crate) fn lock(&self, key: &LockKey) -> Result<String, LockError> {
         let id = key.as_str().strip_prefix(INDEX);
         if id.is_some_and(|id| LockId::parse(id).is_ok()) {
@@ -64,15 +86,15 @@ impl Names {
         Ok(name)
     }
 
-    /// Where the name of an id's lock is stored.
+    /// Where the index of an id is stored: the storage key of its lock.
     pub(crate) fn index(&self, id: &LockId) -> Result<String, LockError> {
         self.shorten(&format!("{INDEX}{}", id.as_str()))
     }
 
-    /// The counter of a stored lock. Derived from the lock's name, not from the key: so it is
-    /// another counter whenever it is another lock.
+    /// The counter of a stored lock. It is derived from the lock's storage key, not from the user's
+    /// key, so different locks have different counters.
     pub(crate) fn fence(&self, lock: &str) -> Result<String, LockError> {
-        make_fence_key(&self.prefix, lock, LIMIT, RESERVE)
+        make_fence_key(&self.prefix, lock, STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE)
     }
 
     /// Whether a cluster keeps all names on one node, because the prefix has a hash tag.
@@ -85,7 +107,7 @@ impl Names {
     }
 
     fn shorten(&self, name: &str) -> Result<String, LockError> {
-        make_storage_key(&self.prefix, name, LIMIT, RESERVE)
+        make_storage_key(&self.prefix, name, STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE)
     }
 }
 
@@ -147,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_is_found_out_however_its_prefix_is_composed() {
+    fn a_counters_name_is_reserved_however_its_prefix_is_composed() {
         // The prefix is not in NFC. As part of the counter's name it is.
         let names = Names::new("cafe\u{301}").unwrap();
         let lock = names.lock(&LockKey::new("bar").unwrap()).unwrap();

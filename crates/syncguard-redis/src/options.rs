@@ -5,14 +5,17 @@ use std::time::Duration;
 /// Prefix of all names in Redis when none is given.
 pub const DEFAULT_PREFIX: &str = "syncguard";
 
-/// Bound of connecting and of each command when none is given.
+/// Timeout of connecting and of each command when none is given.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How a [`RedisStore`](crate::RedisStore) names, waits and cleans up.
+/// Options of a [`RedisBackend`](crate::RedisBackend).
 ///
 /// ```
+/// # use std::time::Duration;
 /// # use syncguard_redis::RedisOptions;
-/// let clustered = RedisOptions::new().with_prefix("{billing}");
+/// let clustered = RedisOptions::new()
+///     .prefix("{billing}")
+///     .timeout(Duration::from_secs(2));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisOptions {
@@ -40,32 +43,33 @@ impl RedisOptions {
 
     /// Prefix of all names in Redis, without the colon that follows it. Default: `syncguard`.
     ///
-    /// On a cluster it needs a hash tag, as in `{syncguard}`. It may neither contain `fence:` nor
-    /// end in `fence`, nor be or end in the segment `id`: another prefix's fence counters and
-    /// indexes could be taken for its locks.
+    /// On a cluster it needs a hash tag, as in `{syncguard}`. It must not contain `fence:`, end in
+    /// `fence`, or be or end in the segment `id`: its locks could overwrite the fence counters and
+    /// indexes of another prefix.
     #[must_use]
-    pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Bounds connecting, and each command. Not zero. Default: 5 s.
+    /// Timeout of connecting and of each command. Not zero. Default: 5 s.
     ///
-    /// A command that could not be sent by then never is, whoever waits for it. The deadline of
-    /// an operation is the policy's of [`Managed`](syncguard_core::Managed), if that is shorter.
+    /// A command also ends by the deadline of its operation: see
+    /// [`operation_timeout`](syncguard_core::LocksBuilder::operation_timeout). A command that was not
+    /// sent by the earlier of the two is never sent.
     #[must_use]
-    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+    pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Whether `is_locked` removes what it sees to be long expired. Default: it only reads.
+    /// Whether `is_locked` removes a lock that expired long ago. Default: it only reads.
     ///
-    /// Redis removes expired locks itself; this is for locks whose TTL was taken away, as by
-    /// `PERSIST`. It happens in the background, at most once a second, never to a lock that
-    /// expired less than 2 s ago and never to a fence counter.
+    /// Redis removes expired locks itself. This option is for locks that lost their TTL, for example by
+    /// `PERSIST`. The removal runs in the background, at most once a second. It never removes a lock
+    /// that expired less than 2 s ago, and never a fence counter.
     #[must_use]
-    pub fn with_cleanup_in_is_locked(mut self, enabled: bool) -> Self {
+    pub fn cleanup_in_is_locked(mut self, enabled: bool) -> Self {
         self.cleanup_in_is_locked = enabled;
         self
     }

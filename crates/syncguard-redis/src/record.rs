@@ -1,11 +1,12 @@
-//! What is stored under a lock's key, as JSON.
+//! The stored lock: JSON under the lock's storage key.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use syncguard_core::{
-    Fence, LockError, LockId, LockInfoDebug, LockKey, TIME_TOLERANCE_MS, is_live,
-};
+use syncguard_core::backend::{Grant, TIME_TOLERANCE_MS, is_live};
+use syncguard_core::{Fence, LockError, LockId, LockInfoDebug, LockKey};
+
+use crate::error::NOT_A_LOCK;
 
 /// A stored value and the server's time when it was read.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub(crate) struct Reading {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Document<'a> {
+struct Record<'a> {
     #[serde(borrow)]
     lock_id: Cow<'a, str>,
     expires_at_ms: i64,
@@ -27,30 +28,54 @@ struct Document<'a> {
     fence: Cow<'a, str>,
 }
 
-/// How the value of a lock with this id begins: all before the expiry.
+/// JSON prefix of a lock with this id: everything before the expiry.
 pub(crate) fn head(id: &LockId) -> String {
     format!(r#"{{"lockId":"{}","expiresAtMs":"#, id.as_str())
 }
 
-/// How the value of a lock on this key goes on after the times: all before the fence.
+/// JSON suffix of a lock on this key, up to the fence: from the end of `acquiredAtMs`.
 pub(crate) fn tail(key: &LockKey) -> String {
     let key = serde_json::Value::from(key.as_str());
     format!(r#","key":{key},"fence":""#)
 }
 
-/// The lock that a value says, live or not.
+/// The grant of a lock that was stored just now.
+pub(crate) fn grant(value: &str) -> Result<Grant, LockError> {
+    let record = Record::parse(value)?;
+    Ok(Grant::new(
+        record.lock_id()?,
+        record.expires_at_ms,
+        record.fence()?,
+    ))
+}
+
+/// Parses a stored lock, live or not.
 ///
-/// A value that is no lock is `InvalidArgument`. Its text stays out of the error, and so does the
-/// parser's, which would quote it.
+/// Anything else is `InvalidArgument`. The error has neither the value nor the parser's error, which
+/// would quote it.
 pub(crate) fn parse(value: &str) -> Result<LockInfoDebug, LockError> {
-    let document: Document<'_> = serde_json::from_str(value).map_err(|_| not_a_lock())?;
-    Ok(LockInfoDebug {
-        key: LockKey::new(&document.key).map_err(|_| not_a_lock())?,
-        lock_id: LockId::parse(&document.lock_id).map_err(|_| not_a_lock())?,
-        expires_at_ms: document.expires_at_ms,
-        acquired_at_ms: document.acquired_at_ms,
-        fence: document.fence.parse::<Fence>().map_err(|_| not_a_lock())?,
-    })
+    let record = Record::parse(value)?;
+    Ok(LockInfoDebug::new(
+        LockKey::new(&record.key).map_err(|_| not_a_lock())?,
+        record.lock_id()?,
+        record.expires_at_ms,
+        record.acquired_at_ms,
+        record.fence()?,
+    ))
+}
+
+impl<'a> Record<'a> {
+    fn parse(value: &'a str) -> Result<Self, LockError> {
+        serde_json::from_str(value).map_err(|_| not_a_lock())
+    }
+
+    fn lock_id(&self) -> Result<LockId, LockError> {
+        LockId::parse(&self.lock_id).map_err(|_| not_a_lock())
+    }
+
+    fn fence(&self) -> Result<Fence, LockError> {
+        self.fence.parse().map_err(|_| not_a_lock())
+    }
 }
 
 impl Reading {
@@ -63,11 +88,9 @@ impl Reading {
     }
 }
 
-/// The error for a stored value that is no lock.
+/// The error for a stored value that is not a lock.
 pub(crate) fn not_a_lock() -> LockError {
-    LockError::invalid_argument(
-        "the value at the lock's place in Redis is no lock; it was left as it is",
-    )
+    LockError::invalid_argument(NOT_A_LOCK)
 }
 
 #[cfg(test)]
@@ -91,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_without_being_quoted() {
+    fn any_other_value_is_refused_without_being_quoted() {
         for value in [
             "secret",
             "",

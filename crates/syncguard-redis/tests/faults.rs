@@ -1,14 +1,14 @@
-//! What holds when the network or the server fails, on Redis.
+//! The fault cases on Redis.
 
 use syncguard_core::LockError;
 use syncguard_faults::Target;
-use syncguard_redis::RedisStore;
+use syncguard_redis::RedisBackend;
 use syncguard_testkit::{RedisServer, shared_redis_url};
 
 struct Redis;
 
 impl Target for Redis {
-    type Store = RedisStore;
+    type Backend = RedisBackend;
     type Server = RedisServer;
 
     fn start() -> anyhow::Result<RedisServer> {
@@ -21,8 +21,8 @@ impl Target for Redis {
         Ok(port.and_then(|port| port.parse().ok()))
     }
 
-    async fn connect(port: u16) -> Result<RedisStore, LockError> {
-        RedisStore::connect(&format!("redis://127.0.0.1:{port}")).await
+    async fn connect(port: u16) -> Result<RedisBackend, LockError> {
+        RedisBackend::connect(&format!("redis://127.0.0.1:{port}")).await
     }
 }
 

@@ -1,10 +1,10 @@
-//! What the driver logs. A binary of its own: a logger is the whole process's.
+//! What the driver logs. A binary of its own, since a process has one logger.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
-use syncguard_core::acquire;
-use syncguard_redis::{RedisBackend, RedisOptions, RedisStore};
+use syncguard_core::Locks;
+use syncguard_redis::{RedisBackend, RedisOptions};
 use syncguard_testkit::{RedisServer, texts};
 
 /// What was logged, by the driver too.
@@ -49,15 +49,16 @@ async fn a_password_that_is_percent_encoded_is_in_no_text_and_no_log() {
         format!("redis://{decoded}"),
         decoded.to_owned(),
     ] {
-        let options = RedisOptions::new().with_timeout(Duration::from_secs(2));
-        let error = RedisStore::connect_with(&url, options).await.unwrap_err();
+        let options = RedisOptions::new().timeout(Duration::from_secs(2));
+        let error = RedisBackend::connect_with(&url, options).await.unwrap_err();
         no_password(&texts(&error));
     }
     let url = format!("redis://:{encoded}@127.0.0.1:{port}/3");
-    let backend = RedisBackend::new(RedisStore::connect(&url).await.unwrap());
-    let guard = acquire(&backend, "k", Duration::from_secs(60)).await;
-    let guard = guard.unwrap().unwrap();
-    no_password(&format!("{backend:?} {backend:#?} {guard:?}"));
+    let backend = RedisBackend::connect(&url).await.unwrap();
+    no_password(&format!("{backend:?} {backend:#?}"));
+    let locks = Locks::new(backend);
+    let guard = locks.lock("k").await.unwrap();
+    no_password(&format!("{locks:?} {locks:#?} {guard:?}"));
     assert!(guard.release().await.unwrap().is_released());
     let log = LOG.0.lock().unwrap().clone();
     assert!(log.contains("fred"), "the driver does log: {log}");

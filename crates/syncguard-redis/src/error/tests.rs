@@ -84,7 +84,7 @@ fn every_reply_has_its_code_and_was_not_applied() {
         ),
         (Internal, "ERR increment or decrement would overflow"),
     ] {
-        let error = command_error(&Error::new(ErrorKind::Unknown, reply));
+        let error = write_error(&Error::new(ErrorKind::Unknown, reply));
         assert_eq!(error.code(), expected, "{reply}");
         assert!(!error.outcome_unknown(), "{reply}");
         assert!(
@@ -96,7 +96,7 @@ fn every_reply_has_its_code_and_was_not_applied() {
 }
 
 #[test]
-fn what_can_fail_in_the_middle_of_a_script_is_of_unknown_outcome() {
+fn what_can_fail_in_the_middle_of_a_script_has_an_unknown_outcome() {
     for (expected, reply) in [
         (
             AuthFailed,
@@ -120,7 +120,7 @@ fn what_can_fail_in_the_middle_of_a_script_is_of_unknown_outcome() {
         ),
         (Internal, "ERR something new"),
     ] {
-        let error = command_error(&Error::new(ErrorKind::Unknown, reply));
+        let error = write_error(&Error::new(ErrorKind::Unknown, reply));
         assert_eq!(error.code(), expected, "{reply}");
         assert!(error.outcome_unknown(), "{reply}");
     }
@@ -128,7 +128,7 @@ fn what_can_fail_in_the_middle_of_a_script_is_of_unknown_outcome() {
 
 #[test]
 fn a_cluster_that_goes_down_leaves_what_was_in_flight_unknown() {
-    let error = command_error(&Error::new(
+    let error = write_error(&Error::new(
         ErrorKind::Cluster,
         "CLUSTERDOWN The cluster is down",
     ));
@@ -157,14 +157,14 @@ fn every_kind_of_the_driver_has_its_code() {
         (Internal, true, ErrorKind::NotFound),
     ] {
         let name = format!("{kind:?}");
-        let error = command_error(&Error::new(kind, "Something went wrong."));
+        let error = write_error(&Error::new(kind, "Something went wrong."));
         assert_eq!(error.code(), expected, "{name}");
         assert_eq!(error.outcome_unknown(), unknown, "{name}");
     }
 }
 
 #[test]
-fn nothing_of_connecting_is_of_unknown_outcome() {
+fn connecting_has_a_known_outcome() {
     let error = connect_error(&Error::new(ErrorKind::IO, "Connection refused"));
     assert_eq!(error.code(), ServiceUnavailable);
     assert!(!error.outcome_unknown());
@@ -172,9 +172,34 @@ fn nothing_of_connecting_is_of_unknown_outcome() {
 }
 
 #[test]
+fn reads_have_a_known_outcome() {
+    for kind in [ErrorKind::Timeout, ErrorKind::IO, ErrorKind::Unknown] {
+        let error = Error::new(kind, "Something went wrong.");
+        let (written, read) = (write_error(&error), read_error(&error));
+        assert!(written.outcome_unknown() && !read.outcome_unknown());
+        assert_eq!(written.code(), read.code());
+    }
+}
+
+#[test]
+fn what_was_never_sent_has_a_known_outcome() {
+    for (expected, error) in [
+        (Internal, CommandError::NO_RUNTIME),
+        (NetworkTimeout, CommandError::PAST_DEADLINE),
+        (ServiceUnavailable, CommandError::BACKEND_CLOSED),
+        (InvalidArgument, CommandError::EMPTY_POOL),
+    ] {
+        for error in [error.of_write(), error.of_read()] {
+            assert_eq!(error.code(), expected, "{error}");
+            assert!(!error.outcome_unknown(), "{error}");
+        }
+    }
+}
+
+#[test]
 fn arguments_that_redis_quotes_are_not_shown() {
     let reply = "ERR unknown command 'EVALSHA', with args beginning with: 'abc' '3' 'syncguard:sec";
-    let error = command_error(&Error::new(ErrorKind::Unknown, reply));
+    let error = write_error(&Error::new(ErrorKind::Unknown, reply));
     let shown = format!("{error} {error:?}");
     assert!(shown.contains("unknown command"), "{shown}");
     assert!(!shown.contains("syncguard:sec"), "{shown}");

@@ -1,27 +1,28 @@
-//! [`Server`]: what a server says of its set-up, and what follows from that for locks.
+//! [`ServerInfo`]: what a server reports about its configuration, and what follows for locks.
 
 use std::collections::HashMap;
 
 use syncguard_core::{Finding, Severity};
 
-/// The oldest version that knows all that the scripts use.
+/// The oldest version that has everything that the scripts use.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// What `INFO` and `CONFIG GET` say. `None` is what they do not.
+/// What `INFO` and `CONFIG GET` report.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Server {
+pub(crate) struct ServerInfo {
     info: HashMap<String, String>,
     pub(crate) config: HashMap<&'static str, String>,
-    /// Whether `CONFIG` could not be asked.
-    pub(crate) config_withheld: bool,
+    /// Whether `CONFIG` was denied.
+    pub(crate) config_denied: bool,
     /// Whether the client follows a cluster.
     pub(crate) clustered_client: bool,
-    /// Whether the prefix keeps a lock's names on one node.
+    /// Whether the prefix keeps a lock's keys on one node.
     pub(crate) tagged_prefix: bool,
+    /// What to put between the braces of a hash tag.
     pub(crate) tagged_example: String,
 }
 
-impl Server {
+impl ServerInfo {
     pub(crate) fn parse(info: &str) -> Self {
         let info = info
             .lines()
@@ -60,7 +61,7 @@ impl Server {
             self.eviction(),
             self.replication(),
             self.missing_replicas(),
-            self.unread(),
+            self.unreported(),
         ]
         .into_iter()
         .flatten()
@@ -93,9 +94,9 @@ impl Server {
             Finding::new(
                 Severity::Error,
                 "redis-replica",
-                "the server is a replica: it refuses writes, or loses them when it next follows \
-                 its primary",
-                "connect to the primary, by Sentinel or Cluster where the primary changes",
+                "the server is a replica: it refuses writes, or loses them at its next \
+                 synchronization with its primary",
+                "connect to the primary; where the primary changes, by Sentinel or Cluster",
             )
         })
     }
@@ -109,19 +110,19 @@ impl Server {
             Finding::new(
                 Severity::Error,
                 "redis-cluster-unaware-client",
-                "the server is a node of a cluster and the client does not follow the cluster: \
-                 operations fail wherever another node has, or gets, the prefix's slot",
-                "connect by `redis-cluster://`, or pass a clustered client",
+                "the server is a cluster node and the client is not clustered: operations fail \
+                 whenever another node has, or gets, the prefix's slot",
+                "connect with a `redis-cluster://` URL, or pass a clustered client",
             )
         } else {
             Finding::new(
                 Severity::Error,
                 "redis-cluster-without-hash-tag",
-                "the server is a node of a cluster, and the prefix spreads the names of a lock \
-                 over its nodes: operations fail with CROSSSLOT or MOVED",
+                "the server is a cluster node, and the prefix spreads the keys of a lock over \
+                 several nodes: operations fail with CROSSSLOT or MOVED",
                 format!(
-                    "give the prefix a hash tag, as in `{{{example}}}`, and connect by \
-                     `redis-cluster://`"
+                    "give the prefix a hash tag, as in `{{{example}}}`, and connect with a \
+                     `redis-cluster://` URL"
                 ),
             )
         })
@@ -138,22 +139,22 @@ impl Server {
             Some("") => Finding::new(
                 Severity::Error,
                 "redis-persistence-off",
-                "nothing is written to disk: a restart frees all locks and begins every key's \
-                 fences at 1 again",
+                "persistence is off: a restart frees all locks and restarts every key's fences \
+                 at 1",
                 FIX,
             ),
             Some(_) => Finding::new(
                 Severity::Warning,
                 CODE,
-                "snapshots alone are written to disk: a crash loses the locks and the fences that \
-                 were granted since the last one",
+                "persistence is by snapshots alone: a crash loses the locks and fences that were \
+                 granted since the last snapshot",
                 FIX,
             ),
             None => Finding::new(
                 Severity::Warning,
                 CODE,
-                "there is no append-only file, and whether there are snapshots the server does \
-                 not say: a crash loses at least the newest locks and fences",
+                "there is no append-only file, and the server does not report whether it takes \
+                 snapshots: a crash loses at least the newest locks and fences",
                 FIX,
             ),
         })
@@ -166,15 +167,15 @@ impl Server {
             "everysec" => Some(Finding::new(
                 Severity::Info,
                 CODE,
-                "the append-only file is synced once a second: a crash of the machine, not of \
-                 Redis alone, loses up to about a second of locks and fences",
+                "the append-only file is synced once a second: a crash of the machine (not of \
+                 Redis alone) loses up to about a second of locks and fences",
                 FIX,
             )),
             "no" => Some(Finding::new(
                 Severity::Warning,
                 CODE,
-                "the append-only file is synced when the system sees fit: a crash of the machine \
-                 loses up to half a minute of locks and fences",
+                "the operating system decides when to sync the append-only file: a crash of the \
+                 machine loses up to half a minute of locks and fences",
                 FIX,
             )),
             _ => None,
@@ -183,7 +184,7 @@ impl Server {
 
     fn failing_persistence(&self) -> Option<Finding> {
         let failed = |field| self.info(field) == Some("err");
-        // Without save points, a snapshot that somebody asked for has failed: writes go on.
+        // Without save points, the snapshot that failed was a manual one, and Redis goes on writing.
         let of_a_snapshot = match self.config("save") {
             Some("") => None,
             Some(_) => Some(Severity::Error),
@@ -198,30 +199,30 @@ impl Server {
             Finding::new(
                 severity,
                 "redis-persistence-failing",
-                "the server cannot write its data to disk; by default it refuses writes then, \
+                "the server cannot write its data to disk; by default it then refuses writes \
                  with MISCONF",
-                "look at the server's log, and at the space and the rights of its data folder",
+                "check the server's log, and the free space and permissions of its data folder",
             )
         })
     }
 
     fn eviction(&self) -> Option<Finding> {
         const FIX: &str =
-            "set `maxmemory-policy noeviction`, on a server that is no cache for anything else";
+            "set `maxmemory-policy noeviction`, on a server that is not used as a cache";
         let policy = self.info("maxmemory_policy")?;
         let limited = self.number("maxmemory")? > 0;
         if policy.starts_with("allkeys-") {
             let (severity, when) = if limited {
                 (Severity::Error, "when memory is full")
             } else {
-                (Severity::Warning, "once it has a `maxmemory`")
+                (Severity::Warning, "once `maxmemory` is set")
             };
             return Some(Finding::new(
                 severity,
                 "redis-evicts-fences",
                 format!(
-                    "`maxmemory-policy {policy}`: {when}, the server throws away fence counters, \
-                     whose keys begin at 1 again, and live locks"
+                    "`maxmemory-policy {policy}`: {when}, the server evicts live locks and fence \
+                     counters, so that fences restart at 1"
                 ),
                 FIX,
             ));
@@ -230,14 +231,14 @@ impl Server {
             let (severity, when) = if limited {
                 (Severity::Error, "when memory is full")
             } else {
-                (Severity::Info, "once it has a `maxmemory`")
+                (Severity::Info, "once `maxmemory` is set")
             };
             Finding::new(
                 severity,
                 "redis-evicts-locks",
                 format!(
-                    "`maxmemory-policy {policy}`: {when}, the server throws away live locks, so \
-                     that a key has two holders; fence counters have no TTL and are spared"
+                    "`maxmemory-policy {policy}`: {when}, the server evicts live locks, so that a \
+                     key has two holders; fence counters have no TTL and stay"
                 ),
                 FIX,
             )
@@ -254,15 +255,16 @@ impl Server {
                 Severity::Info,
                 CODE,
                 "replication is asynchronous: a failover loses the locks and fences that no \
-                 replica had yet; `min-replicas-to-write` bounds that to `min-replicas-max-lag`",
+                 replica had yet; `min-replicas-to-write` bounds the loss to \
+                 `min-replicas-max-lag`",
                 "fail over by hand where two holders are worse than none",
             )
         } else {
             Finding::new(
                 Severity::Warning,
                 CODE,
-                "replication is asynchronous and nothing bounds it: a primary that is cut off \
-                 goes on granting locks while a replica takes its place",
+                "replication is asynchronous and nothing bounds its lag: a primary that is cut \
+                 off continues to grant locks while a replica takes over",
                 "set `min-replicas-to-write 1` and `min-replicas-max-lag 10`; fail over by hand \
                  where two holders are worse than none",
             )
@@ -277,47 +279,47 @@ impl Server {
                 Severity::Error,
                 "redis-too-few-replicas",
                 format!(
-                    "{good} replicas keep up where `min-replicas-to-write` asks for {wanted}: the \
-                     server refuses writes, with NOREPLICAS"
+                    "{good} replicas keep up, and `min-replicas-to-write` requires {wanted}: the \
+                     server refuses writes with NOREPLICAS"
                 ),
-                "bring the replicas back",
+                "restore the replicas",
             )
         })
     }
 
-    /// What was not said, and so not checked.
-    fn unread(&self) -> Option<Finding> {
+    /// What the server did not report, and so was not checked.
+    fn unreported(&self) -> Option<Finding> {
         let fields = [
             ("role", "its role"),
             ("aof_enabled", "persistence"),
             ("maxmemory_policy", "eviction"),
         ];
-        let unsaid = fields
+        let missing_info = fields
             .iter()
             .filter(|(field, _)| self.info(field).is_none())
             .map(|(_, what)| *what);
-        let unset = ["how often it syncs", "its save points"];
-        let unset = unset.into_iter().filter(|_| self.config_withheld);
-        let unread: Vec<_> = unsaid.chain(unset).collect();
-        (!unread.is_empty()).then(|| {
+        let settings = ["how often it syncs", "its save points"];
+        let missing_settings = settings.into_iter().filter(|_| self.config_denied);
+        let unreported: Vec<_> = missing_info.chain(missing_settings).collect();
+        (!unreported.is_empty()).then(|| {
             Finding::new(
                 Severity::Info,
                 "redis-not-all-checked",
-                format!("the server does not say: {}", unread.join(", ")),
-                "look at its settings by the means of whoever runs it, or let the user run \
-                 `CONFIG GET`",
+                format!("the server does not report: {}", unreported.join(", ")),
+                "check these settings in the service's own console, or grant the user \
+                 `+config|get`",
             )
         })
     }
 }
 
-/// Where not even `INFO` may be asked.
-pub(crate) fn info_withheld() -> Finding {
+/// Where the user may not even run `INFO`.
+pub(crate) fn info_denied() -> Finding {
     Finding::new(
         Severity::Warning,
         "redis-info-withheld",
         "the user may not run INFO: persistence, eviction, role and replication were not checked",
-        "run the check once as a user that may, or grant `+info`",
+        "grant `+info`, or run the check once as a user that has it",
     )
 }
 
@@ -325,7 +327,7 @@ pub(crate) fn info_withheld() -> Finding {
 mod tests {
     use super::*;
 
-    fn codes(server: &Server) -> Vec<(Severity, &'static str)> {
+    fn codes(server: &ServerInfo) -> Vec<(Severity, &'static str)> {
         let findings = server.findings();
         findings
             .iter()
@@ -338,19 +340,19 @@ mod tests {
         maxmemory_policy:noeviction\r\ncluster_enabled:0\r\n";
 
     #[test]
-    fn a_server_that_is_in_order_has_no_findings() {
-        assert_eq!(codes(&Server::parse(HEALTHY)), []);
+    fn a_healthy_server_has_no_findings() {
+        assert_eq!(codes(&ServerInfo::parse(HEALTHY)), []);
     }
 
     #[test]
-    fn a_server_that_is_too_old_is_told_from_one_that_is_new_enough() {
+    fn a_server_that_is_too_old_is_found() {
         for (version, old) in [
             ("6.0.16", true),
             ("5.0", true),
             ("6.2.0", false),
             ("10.0.1", false),
         ] {
-            let server = Server::parse(&HEALTHY.replace("7.0.15", version));
+            let server = ServerInfo::parse(&HEALTHY.replace("7.0.15", version));
             let expected = vec![(Severity::Error, "redis-too-old")];
             assert_eq!(
                 codes(&server),
@@ -361,14 +363,14 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_that_failed_is_no_error_unless_writes_are_known_to_depend_on_it() {
+    fn a_failed_snapshot_is_no_error_unless_writes_are_known_to_depend_on_it() {
         let text = HEALTHY.replace("bgsave_status:ok", "bgsave_status:err");
         for (save, expected) in [
             (Some("900 1"), Some(Severity::Error)),
             (Some(""), None),
             (None, Some(Severity::Warning)),
         ] {
-            let mut server = Server::parse(&text);
+            let mut server = ServerInfo::parse(&text);
             server
                 .config
                 .extend(save.map(|save| ("save", save.to_owned())));
@@ -378,8 +380,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_leaves_out_is_named() {
-        let server = Server::parse("redis_version:7.4.0\r\n");
+    fn what_a_server_does_not_report_is_named() {
+        let server = ServerInfo::parse("redis_version:7.4.0\r\n");
         assert_eq!(codes(&server), [(Severity::Info, "redis-not-all-checked")]);
         let found = server.findings()[0].found().to_owned();
         for what in ["role", "persistence", "eviction"] {

@@ -1,31 +1,37 @@
-//! [`Clients`]: running a script through fred.
+//! [`Clients`]: sends commands and scripts through fred.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use fred::clients::Client;
-use fred::error::{Error, ErrorKind};
+use fred::error::Error;
 use fred::interfaces::ClientLike as _;
 use fred::types::config::Options;
 use fred::types::{ClusterHash, CustomCommand, Value};
 use syncguard_core::LockError;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::call::Call;
-use crate::error::{command_error, is_noscript, no_runtime};
-use crate::script::Script;
+use crate::error::{CommandError, still_in_flight};
+use crate::wire::script::Script;
+use crate::wire::spawn_on_drop::SpawnOnDrop;
 
-/// One connection or several, shared by the clones of a store.
+/// One connection or several, shared by the clones of a backend.
 #[derive(Clone)]
 pub(crate) struct Clients(Arc<Shared>);
 
 struct Shared {
     clients: Vec<Client>,
+    timeout: Duration,
     /// How commands are sent, whatever the client's own configuration says.
     options: Options,
-    /// What is behind a client that belongs to the store.
+    /// The connection of a client that the backend itself made.
     connection: Option<Connection>,
+    /// Calls in flight. Closed, it admits no further ones.
+    in_flight: TaskTracker,
 }
 
 /// fred's own task, which holds a client and would outlive all others. It ends with this value.
@@ -38,32 +44,33 @@ impl Drop for Connection {
 }
 
 impl Clients {
-    /// `slot` is where a cluster keeps all of the store's keys.
+    /// `slot` is where a cluster keeps all of the backend's keys.
     pub(crate) fn new(
         clients: Vec<Client>,
         connection: Option<Connection>,
         slot: Option<u16>,
         timeout: Duration,
     ) -> Self {
-        // To follow a redirection counts as another attempt.
+        // fred counts a redirection as another attempt.
         let redirections = clients
             .iter()
             .filter(|client| client.is_clustered())
             .map(|client| client.connection_config().max_redirections)
             .max();
         let options = Options {
-            // Without a connection nothing is queued: it could take a lock long after its caller
-            // has gone.
+            // Without a connection nothing is queued: a queued acquire could take a lock long after
+            // its caller has gone.
             fail_fast: true,
             max_attempts: Some(1 + redirections.unwrap_or(0)),
-            timeout: Some(timeout),
             cluster_hash: slot.map(ClusterHash::Custom),
             ..Options::default()
         };
         Self(Arc::new(Shared {
             clients,
+            timeout,
             options,
             connection,
+            in_flight: TaskTracker::new(),
         }))
     }
 
@@ -75,92 +82,137 @@ impl Clients {
         self.0.clients.iter().any(Client::is_clustered)
     }
 
-    pub(crate) fn timeout(&self) -> Duration {
-        self.0.options.timeout.unwrap_or_default()
+    /// The deadline of a command that nobody waits for.
+    pub(crate) fn own_deadline(&self) -> Instant {
+        let now = Instant::now();
+        now.checked_add(self.0.timeout)
+            .unwrap_or(now + Duration::from_secs(60))
     }
 
     /// Runs a script, and loads it first if the server does not know it (any more).
     ///
-    /// Calls with one `affinity` use one connection, so they arrive in the order in which they
-    /// were sent: a release cannot overtake the acquire of its id.
+    /// Calls with the same `affinity` use the same connection, so they arrive in the order in which
+    /// they were sent: a release cannot overtake the acquire of its id.
     pub(crate) async fn run(
         &self,
         affinity: &str,
         script: &Script,
         keys: Vec<String>,
         arguments: impl IntoIterator<Item = Value>,
+        deadline: Instant,
     ) -> Result<Value, LockError> {
-        let client = self.client(affinity).ok_or_else(no_client)?;
+        let reply = self.evaluate(affinity, script, keys, arguments, deadline);
+        reply.await.map_err(|error| match script.writes {
+            true => error.of_write(),
+            false => error.of_read(),
+        })
+    }
+
+    async fn evaluate(
+        &self,
+        affinity: &str,
+        script: &Script,
+        keys: Vec<String>,
+        arguments: impl IntoIterator<Item = Value>,
+        deadline: Instant,
+    ) -> Result<Value, CommandError> {
+        let _in_flight = self.admit()?;
+        let client = self.client(affinity)?;
         let mut call = Vec::with_capacity(keys.len() + 5);
         call.push(script.digest.clone().into());
-        call.push(Value::try_from(keys.len()).map_err(|error| command_error(&error))?);
+        call.push(Value::try_from(keys.len())?);
         call.extend(keys.into_iter().map(Value::from));
         call.extend(arguments);
 
-        match self.send(client, "EVALSHA", call.clone()).await {
-            // EVAL also loads the script, on the node that has to have it, with no further right
-            // and no further round trip.
-            Err(error) if is_noscript(&error) => {
+        match self.send(client, "EVALSHA", call.clone(), deadline).await {
+            // EVAL also loads the script, on the node that needs it, with no further permission and
+            // no further round trip.
+            Err(error) if error.is_noscript() => {
                 if let Some(digest) = call.first_mut() {
                     *digest = script.source.clone().into();
                 }
-                self.send(client, "EVAL", call).await
+                self.send(client, "EVAL", call, deadline).await
             }
-            answer => answer,
+            reply => reply,
         }
-        .map_err(|error| command_error(&error))
     }
 
-    /// Sends one command that belongs to no lock. In a cluster it goes to the node that has all of
-    /// the store's keys.
+    /// Sends one command that belongs to no lock. On a cluster it goes to the node that has all of
+    /// the backend's keys.
     pub(crate) async fn ask(
         &self,
         command: &'static str,
         arguments: Vec<Value>,
-    ) -> Result<Value, Error> {
-        let client = self.client("").ok_or_else(empty_pool)?;
-        self.send(client, command, arguments).await
+        deadline: Instant,
+    ) -> Result<Value, CommandError> {
+        let _in_flight = self.admit()?;
+        let client = self.client("")?;
+        self.send(client, command, arguments, deadline).await
     }
 
-    /// Sends one command. Once begun, it goes on also after its caller has gone: fred knows that a
-    /// command need not be sent any more by its timeout alone, and only while the call is polled.
+    /// Sends one command, unless the deadline has passed. Once begun, it continues in a task if the
+    /// caller drops it: fred drops a queued command only when its timeout fires, and the timeout
+    /// fires only while the call is polled.
     async fn send(
         &self,
         client: &Client,
         command: &'static str,
         arguments: Vec<Value>,
-    ) -> Result<Value, Error> {
-        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
-        let client = client.with_options(&self.0.options);
+        deadline: Instant,
+    ) -> Result<Value, CommandError> {
+        let runtime = Handle::try_current().map_err(|_| CommandError::NO_RUNTIME)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        // fred treats zero as no timeout.
+        if left.is_zero() {
+            return Err(CommandError::PAST_DEADLINE);
+        }
+        let options = Options {
+            timeout: Some(left.min(self.0.timeout)),
+            // Nothing in it is on the heap.
+            ..self.0.options.clone()
+        };
+        let client = client.with_options(&options);
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
-        let call = async move { client.custom(command, arguments).await };
-        Call::new(runtime, call).await
+        let in_flight = self.0.in_flight.token();
+        let call = async move {
+            let reply = client.custom(command, arguments).await;
+            drop(in_flight);
+            reply
+        };
+        Ok(SpawnOnDrop::new(runtime, call).await?)
     }
 
-    fn client(&self, affinity: &str) -> Option<&Client> {
+    /// Counts a call as in flight, unless the backend was closed.
+    fn admit(&self) -> Result<TaskTrackerToken, CommandError> {
+        let admitted = self.0.in_flight.token();
+        if self.0.in_flight.is_closed() {
+            return Err(CommandError::BACKEND_CLOSED);
+        }
+        Ok(admitted)
+    }
+
+    fn client(&self, affinity: &str) -> Result<&Client, CommandError> {
         let clients = &self.0.clients;
         let mixed = affinity.bytes().fold(0_usize, |sum, byte| {
             sum.wrapping_mul(31).wrapping_add(byte.into())
         });
-        clients.get(mixed.checked_rem(clients.len())?)
+        let index = mixed.checked_rem(clients.len());
+        let client = index.and_then(|index| clients.get(index));
+        client.ok_or(CommandError::EMPTY_POOL)
     }
 
-    /// Ends a client that belongs to the store, after what it is at.
-    pub(crate) async fn close(&self) {
-        let Some(connection) = &self.0.connection else {
-            return;
-        };
-        for client in &self.0.clients {
-            let _ = tokio::time::timeout(self.timeout(), client.quit()).await;
+    /// Refuses further calls, and closes the client that the backend itself made once no call is in
+    /// flight. A client that the application passed in stays open.
+    pub(crate) async fn close(&self, deadline: Instant) -> Result<(), LockError> {
+        self.0.in_flight.close();
+        let ended = timeout_at(deadline, self.0.in_flight.wait()).await;
+        if let Some(connection) = &self.0.connection {
+            for client in self.0.clients.iter().filter(|client| client.is_connected()) {
+                // QUIT is a courtesy to the server: the connection ends in any case.
+                let _ = timeout_at(deadline, client.quit()).await;
+            }
+            connection.0.abort();
         }
-        connection.0.abort();
+        ended.map_err(|_| still_in_flight())
     }
-}
-
-fn no_client() -> LockError {
-    command_error(&empty_pool())
-}
-
-fn empty_pool() -> Error {
-    Error::new(ErrorKind::Config, "The pool has no clients.")
 }

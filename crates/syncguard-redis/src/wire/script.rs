@@ -1,125 +1,123 @@
-//! The scripts, and what they answer.
+//! The scripts, and how their replies are read.
 
 use std::sync::LazyLock;
 
 use fred::bytes_utils::Str;
 use fred::types::Value;
-use syncguard_core::{
-    ErrorCode, FENCE_MAX, FailureReason, Fence, LockError, TIME_TOLERANCE_MS, redis_server_time_ms,
+use syncguard_core::backend::{
+    AcquireResult, FENCE_MAX, FailureReason, TIME_TOLERANCE_MS, redis_server_time_ms,
 };
+use syncguard_core::{ErrorCode, ExtendResult, Fence, LockError, LockId, ReleaseResult};
 
-use crate::document::{self, Reading, not_a_lock};
+use crate::record::{self, Reading, not_a_lock};
 
 pub(crate) static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::judging(include_str!("lua/acquire.lua")));
+    LazyLock::new(|| Script::judging(include_str!("../lua/acquire.lua")));
 pub(crate) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::judging(include_str!("lua/release.lua")));
+    LazyLock::new(|| Script::judging(include_str!("../lua/release.lua")));
 pub(crate) static EXTEND: LazyLock<Script> =
-    LazyLock::new(|| Script::judging(include_str!("lua/extend.lua")));
-pub(crate) static READ_KEY: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/read_key.lua").to_owned()));
-pub(crate) static READ_ID: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/read_id.lua").to_owned()));
+    LazyLock::new(|| Script::judging(include_str!("../lua/extend.lua")));
 pub(crate) static CLEANUP: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/cleanup.lua").to_owned()));
+    LazyLock::new(|| Script::writing(include_str!("../lua/cleanup.lua").to_owned()));
+pub(crate) static READ_KEY: LazyLock<Script> =
+    LazyLock::new(|| Script::reading(include_str!("../lua/read_key.lua")));
+pub(crate) static READ_ID: LazyLock<Script> =
+    LazyLock::new(|| Script::reading(include_str!("../lua/read_id.lua")));
 pub(crate) static RIGHTS: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/rights.lua").to_owned()));
+    LazyLock::new(|| Script::reading(include_str!("../lua/rights.lua")));
 
 /// A script and the digest that the server knows it by.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) source: Str,
     pub(crate) digest: Str,
+    /// Whether it may have written although it failed here.
+    pub(crate) writes: bool,
 }
 
 impl Script {
-    fn new(source: String) -> Self {
+    fn writing(source: String) -> Self {
         let digest = fred::util::sha1_hash(&source).into();
         Self {
             source: source.into(),
             digest,
+            writes: true,
         }
     }
 
-    /// A script that judges stored locks: it says where it reads one. The limits are part of its
-    /// text, as an argument would be converted at every call; and so is the reading, as a function
-    /// would be made at every call.
+    fn reading(source: &str) -> Self {
+        Self {
+            writes: false,
+            ..Self::writing(source.to_owned())
+        }
+    }
+
+    /// A script that judges stored locks, by `lock.lua` at the marked line.
+    ///
+    /// The limits and the judging are part of its text: Redis would convert arguments and create a
+    /// function anew at every call.
     fn judging(body: &str) -> Self {
         let limits = format!("local TOLERANCE_MS, FENCE_MAX = {TIME_TOLERANCE_MS}, {FENCE_MAX}\n");
-        let body = body.replace("--- lock.lua\n", include_str!("lua/lock.lua"));
-        Self::new(limits + &body)
+        let body = body.replace("--- lock.lua\n", include_str!("../lua/lock.lua"));
+        Self::writing(limits + &body)
     }
 }
 
-/// What `acquire.lua` answers.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Acquired {
-    Granted { fence: Fence, expires_at_ms: i64 },
-    Locked,
-}
-
-pub(crate) fn acquired(answer: Value) -> Result<Acquired, LockError> {
-    match answer {
-        Value::Integer(0) => Ok(Acquired::Locked),
+/// Reads the reply of `acquire.lua` to an acquire for `id`.
+pub(crate) fn acquired(reply: Value, id: &LockId) -> Result<AcquireResult, LockError> {
+    match reply {
+        Value::Integer(0) => Ok(AcquireResult::locked()),
         Value::Integer(-3) => Err(not_a_lock()),
         Value::Integer(-4) => Err(Fence::exhausted()),
-        Value::String(value) => {
-            let lock = document::parse(&value).map_err(|_| unexpected())?;
-            Ok(Acquired::Granted {
-                fence: lock.fence,
-                expires_at_ms: lock.expires_at_ms,
-            })
-        }
-        _ => Err(unexpected()),
+        Value::String(value) => record::grant(&value)
+            .ok()
+            .filter(|grant| grant.lock_id == *id)
+            .map(AcquireResult::Acquired)
+            .ok_or_else(unexpected_write),
+        _ => Err(unexpected_write()),
     }
 }
 
-/// What `release.lua` answers.
-pub(crate) fn released(
-    answer: &Value,
-    clustered: bool,
-) -> Result<Result<(), FailureReason>, LockError> {
-    match answer {
-        Value::Integer(1) => Ok(Ok(())),
-        other => not_held(other, clustered).map(Err),
+/// Reads the reply of `release.lua`.
+pub(crate) fn released(reply: &Value, clustered: bool) -> Result<ReleaseResult, LockError> {
+    match reply {
+        Value::Integer(1) => Ok(ReleaseResult::Released),
+        other => Ok(ReleaseResult::not_held(Some(not_held(other, clustered)?))),
     }
 }
 
-/// What `extend.lua` answers: the new expiry.
-pub(crate) fn extended(
-    answer: &Value,
-    clustered: bool,
-) -> Result<Result<i64, FailureReason>, LockError> {
-    match answer {
-        Value::Integer(expires_at_ms @ 1..) => Ok(Ok(*expires_at_ms)),
-        other => not_held(other, clustered).map(Err),
+/// Reads the reply of `extend.lua`: the new expiry.
+pub(crate) fn extended(reply: &Value, clustered: bool) -> Result<ExtendResult, LockError> {
+    match reply {
+        Value::Integer(expires_at_ms @ 1..) => Ok(ExtendResult::extended(*expires_at_ms)),
+        other => Ok(ExtendResult::not_held(Some(not_held(other, clustered)?))),
     }
 }
 
-fn not_held(answer: &Value, clustered: bool) -> Result<FailureReason, LockError> {
-    match answer {
-        // Keys move one by one when a cluster's slot does: the lock may be where the index was.
+fn not_held(reply: &Value, clustered: bool) -> Result<FailureReason, LockError> {
+    match reply {
+        // A cluster moves the keys of a slot one by one: the lock may still be where the index was.
         Value::Integer(-5) if clustered => Err(LockError::new(
             ErrorCode::ServiceUnavailable,
-            "the lock's index and the lock are apart; its slot may be moving",
+            "the lock id's index exists but its lock does not; the slot may be moving to another node",
         )
         .with_outcome_unknown()),
         Value::Integer(-5) => Ok(FailureReason::NotFound),
         Value::Integer(0 | -1) => Ok(FailureReason::NotFound),
         Value::Integer(-2) => Ok(FailureReason::Expired),
         Value::Integer(-3) => Err(not_a_lock()),
-        _ => Err(unexpected()),
+        _ => Err(unexpected_write()),
     }
 }
 
-/// What `read_key.lua` and `read_id.lua` answer.
-pub(crate) fn read(answer: &Value) -> Result<Option<Reading>, LockError> {
-    if answer.is_null() {
+/// Reads the reply of `read_key.lua` and `read_id.lua`.
+pub(crate) fn read(reply: &Value) -> Result<Option<Reading>, LockError> {
+    if reply.is_null() {
         return Ok(None);
     }
-    let Value::String(text) = answer else {
+    let Value::String(text) = reply else {
         // What is not UTF-8 is not JSON either.
-        let bytes = matches!(answer, Value::Bytes(_));
+        let bytes = matches!(reply, Value::Bytes(_));
         return Err(if bytes { not_a_lock() } else { unexpected() });
     };
     reading(text).map(Some).ok_or_else(unexpected)
@@ -136,19 +134,25 @@ fn reading(text: &str) -> Option<Reading> {
 }
 
 fn unexpected() -> LockError {
-    LockError::new(
-        ErrorCode::Internal,
-        "a script gave an answer that it does not have",
-    )
-    .with_outcome_unknown()
+    LockError::new(ErrorCode::Internal, "unexpected reply from a script")
+}
+
+fn unexpected_write() -> LockError {
+    unexpected().with_outcome_unknown()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
+
+    fn acquired_for_id(reply: Value) -> Result<AcquireResult, LockError> {
+        acquired(reply, &LockId::parse(ID).unwrap())
+    }
+
     #[test]
-    fn an_answer_that_no_script_gives_is_an_error_of_unknown_outcome() {
+    fn a_reply_that_no_script_gives_is_an_error_of_unknown_outcome() {
         let strange = [
             Value::Null,
             Value::Integer(-7),
@@ -158,34 +162,46 @@ mod tests {
             "1700000000000 000000000000012".into(),
             r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":1,"acquiredAtMs":1,"key":"k"}"#
                 .into(),
+            r#"{"lockId":"another_id____________","expiresAtMs":1,"acquiredAtMs":1,"key":"k","fence":"000000000000001"}"#
+                .into(),
         ];
-        for answer in strange {
+        for reply in strange {
             assert!(
-                released(&answer, false).unwrap_err().outcome_unknown(),
-                "{answer:?}"
+                released(&reply, false).unwrap_err().outcome_unknown(),
+                "{reply:?}"
             );
             assert!(
-                extended(&answer, true).unwrap_err().outcome_unknown(),
-                "{answer:?}"
+                extended(&reply, true).unwrap_err().outcome_unknown(),
+                "{reply:?}"
             );
-            assert!(acquired(answer).unwrap_err().outcome_unknown());
+            assert!(acquired_for_id(reply).unwrap_err().outcome_unknown());
         }
     }
 
     #[test]
-    fn an_index_that_leads_to_nothing_is_not_held_unless_a_slot_may_be_moving() {
-        let answer = Value::Integer(-5);
+    fn a_reply_that_no_script_gives_to_a_read_is_an_error_of_known_outcome() {
+        for reply in [Value::Integer(1), Value::Array(vec![]), "OK".into()] {
+            let error = read(&reply).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::Internal, "{reply:?}");
+            assert!(!error.outcome_unknown(), "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn an_index_without_its_lock_is_not_held_unless_a_slot_may_be_moving() {
+        let reply = Value::Integer(-5);
+        let reason = Some(FailureReason::NotFound);
         assert_eq!(
-            released(&answer, false).unwrap(),
-            Err(FailureReason::NotFound)
+            released(&reply, false).unwrap(),
+            ReleaseResult::not_held(reason)
         );
         assert_eq!(
-            extended(&answer, false).unwrap(),
-            Err(FailureReason::NotFound)
+            extended(&reply, false).unwrap(),
+            ExtendResult::not_held(reason)
         );
         let moving = [
-            released(&answer, true).unwrap_err(),
-            extended(&answer, true).unwrap_err(),
+            released(&reply, true).unwrap_err(),
+            extended(&reply, true).unwrap_err(),
         ];
         for error in moving {
             assert!(error.is_retryable() && error.outcome_unknown(), "{error}");
@@ -194,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_used_up_counter_is_internal_and_certainly_not_granted() {
-        let error = acquired(Value::Integer(-4)).unwrap_err();
+        let error = acquired_for_id(Value::Integer(-4)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::Internal);
         assert!(!error.outcome_unknown());
     }

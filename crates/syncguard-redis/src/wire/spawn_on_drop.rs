@@ -1,4 +1,4 @@
-//! [`Call`]: a call to the driver that outlives its caller.
+//! [`SpawnOnDrop`]: a call to the driver that outlives its caller.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,17 +6,17 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// Is polled by its caller, and by a task of its own if that drops it half-way.
+/// Runs in its caller's task, and continues in a task of its own if the caller drops it.
 ///
-/// A task for every call would cost all of them two changes of task and a wake-up.
-pub(crate) struct Call<F: Future<Output: Send> + Send + 'static> {
-    /// Until it is done.
+/// A task for every call would cost each of them two task switches and a wake-up.
+pub(crate) struct SpawnOnDrop<F: Future<Output: Send> + Send + 'static> {
+    /// `None` once it is done.
     call: Option<Pin<Box<F>>>,
     runtime: Handle,
 }
 
-impl<F: Future<Output: Send> + Send + 'static> Call<F> {
-    /// A call that goes on on this runtime. It begins when it is polled first.
+impl<F: Future<Output: Send> + Send + 'static> SpawnOnDrop<F> {
+    /// A call that continues on this runtime if it is dropped. It begins with the first poll.
     pub(crate) fn new(runtime: Handle, call: F) -> Self {
         Self {
             call: Some(Box::pin(call)),
@@ -25,23 +25,24 @@ impl<F: Future<Output: Send> + Send + 'static> Call<F> {
     }
 }
 
-impl<F: Future<Output: Send> + Send + 'static> Future for Call<F> {
+impl<F: Future<Output: Send> + Send + 'static> Future for SpawnOnDrop<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let Some(mut call) = self.call.take() else {
             return Poll::Pending;
         };
-        // Back only if it waits: one that panics may not be polled again, by a task either.
-        let answer = call.as_mut().poll(context);
-        if answer.is_pending() {
+        // Kept only while it is pending: a call that panicked must not be polled again, not even by a
+        // task.
+        let output = call.as_mut().poll(context);
+        if output.is_pending() {
             self.call = Some(call);
         }
-        answer
+        output
     }
 }
 
-impl<F: Future<Output: Send> + Send + 'static> Drop for Call<F> {
+impl<F: Future<Output: Send> + Send + 'static> Drop for SpawnOnDrop<F> {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
             drop(self.runtime.spawn(call));
@@ -66,18 +67,18 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn a_dropped_call_goes_on() {
+    async fn a_dropped_call_continues() {
         let (go, gone) = oneshot::channel::<()>();
-        let (done, told) = oneshot::channel();
-        let mut call = Call::new(Handle::current(), async move {
+        let (done, finished) = oneshot::channel();
+        let mut call = SpawnOnDrop::new(Handle::current(), async move {
             gone.await.unwrap();
             done.send(7).unwrap();
         });
         let polled = timeout(Duration::from_millis(5), &mut call).await;
-        assert!(polled.is_err(), "it waits");
+        assert!(polled.is_err(), "it is pending");
         drop(call);
         go.send(()).unwrap();
-        assert_eq!(told.await.unwrap(), 7);
+        assert_eq!(finished.await.unwrap(), 7);
     }
 
     fn runtime() -> Runtime {
@@ -88,60 +89,60 @@ mod tests {
             .unwrap()
     }
 
-    /// A call that waits on a runtime; what lets it go on, and what tells that it did.
+    /// A pending call on a runtime, what lets it continue, and what reports that it did.
     fn waiting_on(
         runtime: &Runtime,
     ) -> (
-        Call<impl Future<Output = ()> + Send + use<>>,
+        SpawnOnDrop<impl Future<Output = ()> + Send + use<>>,
         oneshot::Sender<()>,
         mpsc::Receiver<()>,
     ) {
         let (go, gone) = oneshot::channel();
-        let (done, told) = mpsc::channel();
-        let mut call = Call::new(runtime.handle().clone(), async move {
+        let (done, finished) = mpsc::channel();
+        let mut call = SpawnOnDrop::new(runtime.handle().clone(), async move {
             gone.await.unwrap();
             done.send(()).unwrap();
         });
         runtime.block_on(async {
             let polled = timeout(Duration::from_millis(5), &mut call).await;
-            assert!(polled.is_err(), "it waits");
+            assert!(polled.is_err(), "it is pending");
         });
-        (call, go, told)
+        (call, go, finished)
     }
 
     #[test]
-    fn a_call_that_is_dropped_outside_a_runtime_goes_on() {
+    fn a_call_dropped_outside_a_runtime_continues() {
         let home = runtime();
-        let (call, go, told) = waiting_on(&home);
+        let (call, go, finished) = waiting_on(&home);
         drop(call);
         go.send(()).unwrap();
-        told.recv_timeout(LONG).unwrap();
+        finished.recv_timeout(LONG).unwrap();
     }
 
     #[test]
-    fn a_call_that_is_dropped_on_another_runtime_goes_on_on_its_own() {
+    fn a_call_dropped_on_another_runtime_continues_on_its_own() {
         let (home, other) = (runtime(), runtime());
-        let (call, go, told) = waiting_on(&home);
+        let (call, go, finished) = waiting_on(&home);
         other.block_on(async { drop(call) });
         drop(other);
         go.send(()).unwrap();
-        told.recv_timeout(LONG).unwrap();
+        finished.recv_timeout(LONG).unwrap();
     }
 
     #[test]
-    fn a_call_that_is_dropped_after_the_shutdown_ends_without_a_panic() {
+    fn a_call_dropped_after_the_shutdown_ends_without_a_panic() {
         let home = runtime();
-        let (call, go, told) = waiting_on(&home);
+        let (call, go, finished) = waiting_on(&home);
         home.shutdown_timeout(LONG);
         drop(call);
-        assert!(go.send(()).is_err(), "nothing of it is left");
-        assert!(told.recv().is_err());
+        assert!(go.send(()).is_err(), "the call was dropped");
+        assert!(finished.recv().is_err());
     }
 
     #[tokio::test]
-    async fn a_call_that_panics_is_not_run_again() {
+    async fn a_call_that_panicked_is_not_polled_again() {
         let tasks = || Handle::current().metrics().num_alive_tasks();
-        let mut call = Call::new(Handle::current(), async { panic!("in the driver") });
+        let mut call = SpawnOnDrop::new(Handle::current(), async { panic!("in the driver") });
         let poll = || pin!(&mut call).poll(&mut Context::from_waker(Waker::noop()));
         let caught: Result<Poll<()>, _> = catch_unwind(AssertUnwindSafe(poll));
         assert!(caught.is_err());
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn its_answer_is_the_callers() {
-        assert_eq!(Call::new(Handle::current(), async { 7 }).await, 7);
+    async fn the_caller_gets_its_output() {
+        assert_eq!(SpawnOnDrop::new(Handle::current(), async { 7 }).await, 7);
     }
 }

@@ -1,19 +1,25 @@
-//! Passwords, users and rights; URLs and clients.
+//! Passwords, users and permissions; URLs and clients.
 
 use std::future::Future as _;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::common::{DOCUMENTED_RIGHTS, Raw, eventually, key};
-use syncguard_core::{ErrorCode, LockBackend, LockError, TimeAuthority, acquire};
+use syncguard_core::backend::{
+    CloseRequest, IsLockedRequest, LockBackend, PreflightRequest, TimeAuthority,
+};
+use syncguard_core::{ErrorCode, LockError, LockId, Locks};
 use syncguard_redis::fred::clients::Client;
 use syncguard_redis::fred::interfaces::ClientLike as _;
 use syncguard_redis::fred::types::Builder;
 use syncguard_redis::fred::types::config::Config;
-use syncguard_redis::{RedisBackend, RedisOptions, RedisStore};
+use syncguard_redis::{RedisBackend, RedisOptions};
 use syncguard_testkit::{RedisServer, texts};
 use tokio::runtime::Runtime;
+
+use crate::common::{
+    BareCalls as _, DOCUMENTED_RIGHTS, Raw, connected, eventually, far_away, granted, key, secs,
+};
 
 const PASSWORD: &str = "correct-horse";
 const WRONG: &str = "battery-staple";
@@ -41,19 +47,14 @@ async fn wrong_credentials_are_auth_failed_and_in_no_text() {
         with_user(&server, "default", WRONG),
         with_user(&server, "nobody", PASSWORD),
     ] {
-        assert_auth_failed(&RedisStore::connect(&url).await.unwrap_err());
+        assert_auth_failed(&RedisBackend::connect(&url).await.unwrap_err());
     }
-    let backend = RedisBackend::new(
-        RedisStore::connect(&with_user(&server, "", PASSWORD))
-            .await
-            .unwrap(),
-    );
-    let shown = format!("{backend:?} {backend:#?} {:?}", backend.get_ref());
+    let url = with_user(&server, "", PASSWORD);
+    let backend = RedisBackend::connect(&url).await.unwrap();
+    let locks = Locks::new(backend.clone());
+    let shown = format!("{backend:?} {backend:#?} {locks:?}");
     assert!(!shown.contains(PASSWORD), "{shown}");
-    let guard = acquire(&backend, "k", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    let guard = granted(&locks, "k").await;
     assert!(!format!("{guard:?}").contains(PASSWORD));
     assert!(guard.release().await.unwrap().is_released());
 }
@@ -62,30 +63,29 @@ async fn wrong_credentials_are_auth_failed_and_in_no_text() {
 fn outside_a_runtime_nothing_is_sent_and_the_error_says_so() {
     let runtime = Runtime::new().unwrap();
     let server = RedisServer::start().unwrap();
-    let store = runtime
-        .block_on(RedisStore::connect(&server.url()))
-        .unwrap();
+    let backend = runtime.block_on(connected(&server));
     let key = key("k");
-    let reading = pin!(store.is_locked(&key));
+    let reading = pin!(backend.is_locked(IsLockedRequest::new(&key, far_away())));
     let Poll::Ready(answer) = reading.poll(&mut Context::from_waker(Waker::noop())) else {
-        panic!("it waits");
+        panic!("it is pending");
     };
     let error = answer.unwrap_err();
     assert_eq!(error.code(), ErrorCode::Internal, "{error:?}");
     assert!(!error.outcome_unknown());
-    runtime.block_on(store.close());
+    let closed = runtime.block_on(backend.close(CloseRequest::new(far_away())));
+    closed.unwrap();
 }
 
 #[tokio::test]
-async fn no_time_at_all_is_refused() {
+async fn a_timeout_of_zero_is_refused() {
     let server = RedisServer::start().unwrap();
-    let options = RedisOptions::new().with_timeout(Duration::ZERO);
-    let error = RedisStore::connect_with(&server.url(), options).await;
+    let options = RedisOptions::new().timeout(Duration::ZERO);
+    let error = RedisBackend::connect_with(&server.url(), options).await;
     assert_eq!(error.unwrap_err().code(), ErrorCode::InvalidArgument);
 }
 
 #[tokio::test]
-async fn a_missing_right_is_auth_failed_and_the_documented_ones_suffice() {
+async fn a_missing_permission_is_auth_failed_and_the_documented_ones_suffice() {
     let server = RedisServer::start_with(&["--requirepass", PASSWORD]).unwrap();
     let admin = Raw::connect(&with_user(&server, "", PASSWORD)).await;
     let secret = format!(">{PASSWORD}");
@@ -104,8 +104,8 @@ async fn a_missing_right_is_auth_failed_and_the_documented_ones_suffice() {
         );
         admin.run::<()>(&user).await;
         let url = with_user(&server, "locker", PASSWORD);
-        let backend = RedisBackend::new(RedisStore::connect(&url).await.unwrap());
-        let outcome = acquire(&backend, "customer:secret", Duration::from_secs(60)).await;
+        let locks = Locks::new(RedisBackend::connect(&url).await.unwrap());
+        let outcome = locks.try_lock("customer:secret").await;
         let Some(missing) = missing else {
             let guard = outcome.unwrap().unwrap();
             let _ = guard.extend(Duration::from_secs(60)).await.unwrap();
@@ -119,7 +119,75 @@ async fn a_missing_right_is_auth_failed_and_the_documented_ones_suffice() {
 }
 
 #[tokio::test]
-async fn urls_that_cannot_be_used_are_refused_without_being_quoted() {
+async fn closing_needs_no_server() {
+    let mut server = RedisServer::start().unwrap();
+    let locks = Locks::new(connected(&server).await);
+    server.kill();
+    eventually("the client notices", async || {
+        locks.is_locked("k").await.is_err()
+    })
+    .await;
+    let begun = Instant::now();
+    locks.close().await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(2));
+
+    server.restart().unwrap();
+    let locks = Locks::new(connected(&server).await);
+    server.pause().unwrap();
+    let begun = Instant::now();
+    let _ = locks.close().await;
+    assert!(begun.elapsed() < Duration::from_secs(7));
+    let error = locks.is_locked("k").await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
+}
+
+#[tokio::test]
+async fn closing_lets_what_is_in_flight_end() {
+    let server = RedisServer::start().unwrap();
+    // The first read loads its script, which takes a second round trip.
+    for loaded in [false, true] {
+        let locks = Locks::new(connected(&server).await);
+        server.pause().unwrap();
+        let in_flight = tokio::spawn(locks.get_by_key("k"));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let closing = tokio::spawn(locks.close());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let error = locks.get_by_key("k").await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
+        assert!(error.message().contains("closed"), "{error:?}");
+        server.resume().unwrap();
+        closing.await.unwrap().unwrap();
+        assert_eq!(in_flight.await.unwrap().unwrap(), None, "{loaded}");
+    }
+}
+
+#[tokio::test]
+async fn closing_ends_by_its_deadline() {
+    let server = RedisServer::start().unwrap();
+    let backend = connected(&server).await;
+    server.pause().unwrap();
+    let id = LockId::generate().unwrap();
+    let in_flight = tokio::spawn({
+        let backend = backend.clone();
+        async move { backend.acquire_for("k", &id, secs(60)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let (begun, deadline) = (
+        Instant::now(),
+        tokio::time::Instant::now() + Duration::from_millis(300),
+    );
+    let error = backend
+        .close(CloseRequest::new(deadline))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error:?}");
+    assert!(begun.elapsed() < Duration::from_secs(3));
+    let error = in_flight.await.unwrap().unwrap_err();
+    assert!(error.outcome_unknown(), "it was sent: {error:?}");
+}
+
+#[tokio::test]
+async fn invalid_urls_are_refused_without_being_quoted() {
     for url in [
         "",
         "nonsense",
@@ -130,7 +198,7 @@ async fn urls_that_cannot_be_used_are_refused_without_being_quoted() {
         "redis://user:correct-horse@localhost/1/2",
         "redis://user:correct-horse@localhost/correct-horse",
     ] {
-        let error = RedisStore::connect(url).await.unwrap_err();
+        let error = RedisBackend::connect(url).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{url}: {error:?}");
         assert!(!texts(&error).contains(PASSWORD), "{error:?}");
     }
@@ -140,9 +208,9 @@ async fn urls_that_cannot_be_used_are_refused_without_being_quoted() {
 async fn an_absent_or_silent_server_is_an_error_in_time() {
     let mut server = RedisServer::start().unwrap();
     server.pause().unwrap();
-    let options = RedisOptions::new().with_timeout(Duration::from_millis(400));
+    let options = RedisOptions::new().timeout(Duration::from_millis(400));
     let begun = Instant::now();
-    let error = RedisStore::connect_with(&server.url(), options.clone())
+    let error = RedisBackend::connect_with(&server.url(), options.clone())
         .await
         .unwrap_err();
     assert_eq!(error.code(), ErrorCode::NetworkTimeout);
@@ -151,7 +219,7 @@ async fn an_absent_or_silent_server_is_an_error_in_time() {
 
     server.kill();
     let begun = Instant::now();
-    let error = RedisStore::connect_with(&server.url(), options)
+    let error = RedisBackend::connect_with(&server.url(), options)
         .await
         .unwrap_err();
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
@@ -163,10 +231,9 @@ async fn an_untagged_prefix_on_a_clustered_client_is_refused_with_the_fix() {
     let config = || Config::from_url_clustered("redis-cluster://127.0.0.1:1").unwrap();
     let client = || Client::new(config(), None, None, None);
     let refused = [
-        RedisStore::with_client(client(), RedisOptions::new()).unwrap_err(),
-        RedisStore::with_client(client(), RedisOptions::new().with_prefix("{}syncguard"))
-            .unwrap_err(),
-        RedisStore::connect("redis-cluster://127.0.0.1:1")
+        RedisBackend::with_client(client(), RedisOptions::new()).unwrap_err(),
+        RedisBackend::with_client(client(), RedisOptions::new().prefix("{}syncguard")).unwrap_err(),
+        RedisBackend::connect("redis-cluster://127.0.0.1:1")
             .await
             .unwrap_err(),
     ];
@@ -183,48 +250,43 @@ async fn an_untagged_prefix_on_a_clustered_client_is_refused_with_the_fix() {
         "{}",
         refused[2]
     );
-    RedisStore::with_client(client(), RedisOptions::new().with_prefix("{syncguard}")).unwrap();
+    RedisBackend::with_client(client(), RedisOptions::new().prefix("{syncguard}")).unwrap();
 }
 
 #[tokio::test]
-async fn a_client_or_a_pool_of_ones_own_works_and_stays_open() {
+async fn a_given_client_or_pool_works_and_stays_open() {
     let server = RedisServer::start().unwrap();
     let config = Config::from_url(&server.url()).unwrap();
     let client = Client::new(config.clone(), None, None, None);
     client.init().await.unwrap();
     let pool = Builder::from_config(config).build_pool(3).unwrap();
     pool.init().await.unwrap();
-    for store in [
-        RedisStore::with_client(client.clone(), RedisOptions::new()).unwrap(),
-        RedisStore::with_pool(&pool, RedisOptions::new()).unwrap(),
+    for backend in [
+        RedisBackend::with_client(client.clone(), RedisOptions::new()).unwrap(),
+        RedisBackend::with_pool(&pool, RedisOptions::new()).unwrap(),
     ] {
-        assert_eq!(store.capabilities().backend, "redis");
-        assert_eq!(store.capabilities().time_authority, TimeAuthority::Server);
-        assert!(store.capabilities().supports_fencing);
-        let backend = RedisBackend::new(store.clone());
+        assert_eq!(backend.capabilities().backend, "redis");
+        assert_eq!(backend.capabilities().time_authority, TimeAuthority::Server);
+        assert!(backend.capabilities().supports_fencing);
+        let locks = Locks::new(backend);
         for round in 0..20 {
             let text = format!("k{round}");
-            let guard = acquire(&backend, &text, Duration::from_secs(60))
-                .await
-                .unwrap()
-                .unwrap();
-            assert!(
-                acquire(&backend, &text, Duration::from_secs(60))
-                    .await
-                    .unwrap()
-                    .is_none()
-            );
+            let guard = granted(&locks, &text).await;
+            assert!(locks.try_lock(&text).await.unwrap().is_none());
             let _ = guard.extend(Duration::from_secs(60)).await.unwrap();
             assert!(guard.release().await.unwrap().is_released());
         }
-        store.close().await;
+        locks.close().await.unwrap();
+        let error = locks.try_lock("k").await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
+        assert!(!error.outcome_unknown());
     }
     client.ping::<()>(None).await.unwrap();
     pool.ping::<()>(None).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_store_that_is_closed_or_dropped_leaves_no_connection_and_no_task() {
+async fn a_backend_that_is_closed_or_dropped_leaves_no_connection_and_no_task() {
     let server = RedisServer::start().unwrap();
     let raw = Raw::connect(&server.url()).await;
     let clients = async || raw.info("clients", "connected_clients").await;
@@ -235,38 +297,41 @@ async fn a_store_that_is_closed_or_dropped_leaves_no_connection_and_no_task() {
     };
     let (connections_before, tasks_before) = (clients().await, tasks());
 
-    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let backend = connected(&server).await;
     assert_eq!(clients().await, connections_before + 1);
-    let twin = store.clone();
-    drop(store);
-    let backend = RedisBackend::new(twin);
-    let guard = acquire(&backend, "k", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
-    assert!(guard.release().await.unwrap().is_released());
+    let twin = backend.clone();
     drop(backend);
-    eventually("the dropped store's connection ends", async || {
+    let locks = Locks::new(twin);
+    let guard = granted(&locks, "k").await;
+    assert!(guard.release().await.unwrap().is_released());
+    drop(locks);
+    eventually("the dropped backend's connection ends", async || {
         clients().await == connections_before && tasks() == tasks_before
     })
     .await;
 
-    let store = RedisStore::connect(&server.url()).await.unwrap();
-    store.close().await;
-    eventually("the closed store's connection ends", async || {
+    let backend = connected(&server).await;
+    let locks = Locks::new(backend.clone());
+    locks.close().await.unwrap();
+    eventually("the closed backend's connection ends", async || {
         clients().await == connections_before && tasks() == tasks_before
     })
     .await;
-    let error = acquire(&RedisBackend::new(store), "k", Duration::from_secs(60))
-        .await
-        .unwrap_err();
-    assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
-    assert!(!error.outcome_unknown());
+    let preflight = backend.preflight(PreflightRequest::new(far_away())).await;
+    for error in [
+        locks.try_lock("k").await.map(drop).unwrap_err(),
+        locks.is_locked("k").await.unwrap_err(),
+        preflight.unwrap_err(),
+    ] {
+        assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
+        assert!(!error.outcome_unknown());
+    }
+    locks.close().await.expect("closing again does nothing");
 
     // A call that is dropped while it connects.
     server.pause().unwrap();
     let url = server.url();
-    let connecting = RedisStore::connect(&url);
+    let connecting = RedisBackend::connect(&url);
     assert!(
         tokio::time::timeout(Duration::from_millis(100), connecting)
             .await

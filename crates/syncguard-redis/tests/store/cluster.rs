@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use syncguard_conformance::{Harness, RunOptions, run};
-use syncguard_core::{ErrorCode, LockError, acquire};
-use syncguard_redis::{RedisBackend, RedisOptions, RedisStore};
+use syncguard_core::{ErrorCode, LockError, Locks};
+use syncguard_redis::{RedisBackend, RedisOptions};
 use syncguard_testkit::RedisCluster;
 
-use crate::common::{Raw, eventually};
+use crate::common::{Raw, eventually, granted};
 
 const PREFIX: &str = "{syncguard}";
 
@@ -18,7 +18,7 @@ pub(crate) struct ClusterHarness {
 }
 
 impl ClusterHarness {
-    /// A cluster whose URL is `url` of the one it has.
+    /// A cluster that is reached by `url` of its own URL.
     pub(crate) fn new(cluster: RedisCluster, url: impl FnOnce(&str) -> String) -> Self {
         let url = url(&cluster.url());
         Self { cluster, url }
@@ -33,9 +33,8 @@ impl Harness for ClusterHarness {
     type Backend = RedisBackend;
 
     async fn connect(&self) -> Result<RedisBackend, LockError> {
-        let options = RedisOptions::new().with_prefix(PREFIX);
-        let store = RedisStore::connect_with(&self.url, options).await?;
-        Ok(RedisBackend::new(store))
+        let options = RedisOptions::new().prefix(PREFIX);
+        RedisBackend::connect_with(&self.url, options).await
     }
 }
 
@@ -49,12 +48,14 @@ async fn the_suite_passes_on_a_cluster_of_three() {
 #[tokio::test]
 async fn a_slot_that_moves_takes_its_locks_along() {
     let cluster = ClusterHarness::start();
-    let backend = cluster.connect().await.unwrap();
+    let locks = Locks::new(cluster.connect().await.unwrap());
     let mut nodes = Vec::new();
     for node in cluster.cluster.nodes() {
         nodes.push(Raw::connect(&node.url()).await);
     }
-    let held = acquire(&backend, "held", Duration::from_secs(600))
+    let held = locks
+        .try_lock("held")
+        .ttl(Duration::from_secs(600))
         .await
         .unwrap()
         .unwrap();
@@ -86,9 +87,7 @@ async fn a_slot_that_moves_takes_its_locks_along() {
     // With half of a lock's keys moved, the cluster can run no script on them.
     from.run::<()>(&["MIGRATE", "127.0.0.1", &port, one, "0", "5000"])
         .await;
-    let error = acquire(&backend, "held", Duration::from_secs(60))
-        .await
-        .unwrap_err();
+    let error = locks.try_lock("held").await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
     assert!(error.is_retryable());
 
@@ -101,16 +100,14 @@ async fn a_slot_that_moves_takes_its_locks_along() {
             .await;
     }
     eventually("the client follows", async || {
-        acquire(&backend, "held", Duration::from_secs(60))
+        locks
+            .try_lock("held")
             .await
             .is_ok_and(|guard| guard.is_none())
     })
     .await;
     assert!(held.release().await.unwrap().is_released());
-    let next = acquire(&backend, "held", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    let next = granted(&locks, "held").await;
     assert!(next.fence() > fence);
     assert!(next.release().await.unwrap().is_released());
 }

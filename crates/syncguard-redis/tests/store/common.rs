@@ -1,16 +1,24 @@
-//! A plain client beside the store, to see and do what the store would not.
+//! A plain client beside the backend, to see and do what the backend would not, and calls of the bare
+//! backend.
 
 use std::time::Duration;
 
-use syncguard_core::{LockKey, Policy, Ttl};
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, ExtendRequest, IsLockedRequest, LockBackend, Lookup,
+    LookupRequest, ReleaseRequest,
+};
+use syncguard_core::{
+    ExtendResult, LockError, LockGuard, LockId, LockInfoDebug, LockKey, Locks, ReleaseResult, Ttl,
+};
+use syncguard_redis::RedisBackend;
 use syncguard_redis::fred::clients::Client;
 use syncguard_redis::fred::interfaces::ClientLike as _;
 use syncguard_redis::fred::types::config::Config;
 use syncguard_redis::fred::types::{ClusterHash, CustomCommand, FromValue, Value};
-use syncguard_redis::{RedisBackend, RedisStore};
 use syncguard_testkit::RedisServer;
+use tokio::time::Instant;
 
-/// What the documentation asks for, on the default prefix.
+/// What the documentation requires, on the default prefix.
 pub(crate) const DOCUMENTED_RIGHTS: [&str; 11] = [
     "~syncguard:*",
     "-@all",
@@ -98,16 +106,90 @@ impl Raw {
     }
 }
 
-/// A server of the test's own, a backend on it, and a plain client.
-pub(crate) async fn fresh() -> (RedisServer, RedisBackend, Raw) {
+/// A server of the test's own, locks on it, and a plain client.
+pub(crate) async fn fresh() -> (RedisServer, Locks, Raw) {
+    let (server, backend, raw) = fresh_backend().await;
+    (server, Locks::new(backend), raw)
+}
+
+/// A server of the test's own, a bare backend on it, and a plain client.
+pub(crate) async fn fresh_backend() -> (RedisServer, RedisBackend, Raw) {
     let server = RedisServer::start().unwrap();
-    let backend = RedisBackend::new(RedisStore::connect(&server.url()).await.unwrap());
+    let backend = connected(&server).await;
     let raw = Raw::connect(&server.url()).await;
     (server, backend, raw)
 }
 
-pub(crate) fn impatient(timeout: Duration) -> Policy {
-    Policy::new().with_operation_timeout(timeout)
+pub(crate) async fn connected(server: &RedisServer) -> RedisBackend {
+    RedisBackend::connect(&server.url()).await.unwrap()
+}
+
+/// Locks with this operation timeout.
+pub(crate) fn impatient(backend: RedisBackend, timeout: Duration) -> Locks {
+    Locks::builder(backend).operation_timeout(timeout).build()
+}
+
+/// Acquires a free key for a minute, in one attempt.
+pub(crate) async fn granted(locks: &Locks, key: &str) -> LockGuard {
+    let attempt = locks.try_lock(key).ttl(Duration::from_secs(60));
+    attempt.await.unwrap().expect("the key is free")
+}
+
+/// Calls of the bare backend, for tests that choose the lock id, with a deadline that is far away.
+pub(crate) trait BareCalls {
+    async fn acquire_for(
+        &self,
+        key: &str,
+        id: &LockId,
+        ttl: Ttl,
+    ) -> Result<AcquireResult, LockError>;
+    async fn release_id(&self, id: &LockId) -> Result<ReleaseResult, LockError>;
+    async fn extend_id(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError>;
+    async fn is_key_locked(&self, key: &str) -> Result<bool, LockError>;
+    async fn lookup_key(&self, key: &str) -> Result<Option<LockInfoDebug>, LockError>;
+    async fn lookup_id(&self, id: &LockId) -> Result<Option<LockInfoDebug>, LockError>;
+}
+
+impl BareCalls for RedisBackend {
+    async fn acquire_for(
+        &self,
+        key: &str,
+        id: &LockId,
+        ttl: Ttl,
+    ) -> Result<AcquireResult, LockError> {
+        let key = self::key(key);
+        self.acquire(AcquireRequest::new(&key, id, ttl, far_away()))
+            .await
+    }
+
+    async fn release_id(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
+        self.release(ReleaseRequest::new(id, far_away())).await
+    }
+
+    async fn extend_id(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
+        self.extend(ExtendRequest::new(id, ttl, far_away())).await
+    }
+
+    async fn is_key_locked(&self, key: &str) -> Result<bool, LockError> {
+        let key = self::key(key);
+        self.is_locked(IsLockedRequest::new(&key, far_away())).await
+    }
+
+    async fn lookup_key(&self, key: &str) -> Result<Option<LockInfoDebug>, LockError> {
+        let by = &self::key(key);
+        self.lookup_raw(LookupRequest::new(Lookup::Key(by), far_away()))
+            .await
+    }
+
+    async fn lookup_id(&self, id: &LockId) -> Result<Option<LockInfoDebug>, LockError> {
+        self.lookup_raw(LookupRequest::new(Lookup::Id(id), far_away()))
+            .await
+    }
+}
+
+/// Later than the timeout of the backend's own commands.
+pub(crate) fn far_away() -> Instant {
+    Instant::now() + Duration::from_secs(60)
 }
 
 pub(crate) fn key(text: &str) -> LockKey {

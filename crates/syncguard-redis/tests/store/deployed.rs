@@ -1,5 +1,5 @@
-//! The suite as operators deploy it: as a user with the documented rights and no others, and in
-//! another database.
+//! The suite in deployments: as a user with the documented permissions and no others, and in another
+//! database.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::harness::RedisHarness;
 
 const PASSWORD: &str = "correct-horse";
 
-/// A user with the documented rights on a prefix.
+/// A user with the documented permissions on a prefix.
 async fn create_user(admin: &Raw, pattern: &str, further: &[&str]) {
     let password = format!(">{PASSWORD}");
     let mut user = vec!["ACL", "SETUSER", "locker", "on", &password, pattern];
@@ -26,7 +26,7 @@ async fn create_user(admin: &Raw, pattern: &str, further: &[&str]) {
 }
 
 #[test]
-fn the_documented_rights_are_those_that_are_tested() {
+fn the_documented_permissions_are_those_that_are_tested() {
     let rights = format!(" {}\n", DOCUMENTED_RIGHTS.join(" "));
     let operations = include_str!("../../../../docs/operations.md");
     assert!(operations.contains(&rights), "{rights}");
@@ -39,11 +39,11 @@ async fn suite(url: &str) -> Report {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_suite_passes_with_the_documented_rights_alone() {
+async fn the_suite_passes_with_the_documented_permissions_alone() {
     let server = RedisServer::start().unwrap();
     let admin = Raw::connect(&server.url()).await;
     create_user(&admin, "~syncguard:*", &[]).await;
-    // Nobody else can be mistaken for the user.
+    // No other user can connect without a password.
     admin
         .run::<()>(&["ACL", "SETUSER", "default", "resetpass", ">only-for-admins"])
         .await;
@@ -66,7 +66,7 @@ async fn the_suite_passes_in_another_database_and_stays_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_suite_passes_on_a_cluster_with_the_documented_rights_alone() {
+async fn the_suite_passes_on_a_cluster_with_the_documented_permissions_alone() {
     let cluster = RedisCluster::start().unwrap();
     for node in cluster.nodes() {
         let admin = Raw::connect(&node.url()).await;

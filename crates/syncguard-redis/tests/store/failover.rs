@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use syncguard_core::{ErrorCode, acquire, get_by_key, release};
-use syncguard_redis::{RedisBackend, RedisStore};
+use syncguard_core::{ErrorCode, Locks};
+use syncguard_redis::RedisBackend;
 use syncguard_testkit::{FaultProxy, Faults, RedisSentinel, RedisServer};
 use tokio::time::timeout;
 
@@ -11,9 +11,9 @@ use crate::common::{Raw, eventually, impatient};
 
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(2);
 
-async fn backend_at(url: &str) -> RedisBackend {
-    let store = RedisStore::connect(url).await.unwrap();
-    RedisBackend::with_policy(store, impatient(OPERATION_TIMEOUT))
+async fn locks_at(url: &str) -> Locks {
+    let backend = RedisBackend::connect(url).await.unwrap();
+    impatient(backend, OPERATION_TIMEOUT)
 }
 
 /// Waits until replicas have everything that was written on this connection or before it.
@@ -26,12 +26,14 @@ async fn replicated(raw: &Raw) {
 async fn a_failover_by_sentinel_keeps_what_was_replicated_and_nothing_hangs() {
     let mut servers = RedisSentinel::start().unwrap();
     let url = servers.url();
-    let (holder, other) = (backend_at(&url).await, backend_at(&url).await);
+    let (holder, other) = (locks_at(&url).await, locks_at(&url).await);
     let ttl = Duration::from_secs(20);
     let begun = Instant::now();
-    let dead = acquire(&holder, "dead", ttl).await.unwrap().unwrap();
+    let dead = holder.try_lock("dead").ttl(ttl).await.unwrap().unwrap();
     let dead = dead.detach();
-    let held = acquire(&holder, "held", Duration::from_secs(600))
+    let held = holder
+        .try_lock("held")
+        .ttl(Duration::from_secs(600))
         .await
         .unwrap()
         .unwrap();
@@ -40,11 +42,11 @@ async fn a_failover_by_sentinel_keeps_what_was_replicated_and_nothing_hangs() {
     replicated(&raw).await;
 
     servers.primary_mut().kill();
-    // Whatever is asked meanwhile is answered in time, and never wrongly.
+    // Every attempt meanwhile is answered in time, and never wrongly.
     let mut refused = 0;
     let next = loop {
-        let asked = acquire(&other, "dead", Duration::from_secs(60));
-        // A machine that stalls delays both timers, and the operation's own is looked at first.
+        let asked = other.try_lock("dead");
+        // A machine that stalls delays both timers, and the operation's own is checked first.
         let answer = timeout(OPERATION_TIMEOUT + Duration::from_secs(2), asked)
             .await
             .expect("an answer in time");
@@ -64,17 +66,17 @@ async fn a_failover_by_sentinel_keeps_what_was_replicated_and_nothing_hangs() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
     assert!(refused > 0, "there was a failover");
-    // The lock went over to the replica with its expiry, and its fence counter with it.
+    // The replica has the lock with its expiry, and its fence counter.
     assert!(begun.elapsed() >= ttl, "it was free before its TTL");
     assert!(next.fence() > dead.fence());
-    let info = get_by_key(&other, "held").await.unwrap().unwrap();
+    let info = other.get_by_key("held").await.unwrap().unwrap();
     assert_eq!(info.fence, held.fence());
-    // The holder's client found the new primary, too.
+    // The holder's client finds the new primary, too.
     eventually("the holder releases", async || {
-        release(&holder, *held.lock_id()).await.is_ok()
+        holder.release(*held.lock_id()).await.is_ok()
     })
     .await;
-    assert!(get_by_key(&other, "held").await.unwrap().is_none());
+    assert!(other.get_by_key("held").await.unwrap().is_none());
     let role: String = Raw::connect(&servers.replica().url())
         .await
         .run(&["INFO", "replication"])
@@ -116,35 +118,35 @@ async fn pair(arguments: &[&str]) -> Pair {
 }
 
 impl Pair {
-    /// What a failover does, for better or worse.
-    async fn fail_over(&mut self) -> RedisBackend {
+    /// What a failover does.
+    async fn fail_over(&mut self) -> Locks {
         self.primary.kill();
         let replica = Raw::connect(&self.replica.url()).await;
         replica.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
-        backend_at(&self.replica.url()).await
+        locks_at(&self.replica.url()).await
     }
 }
 
 /// The documented limit: neither a lock nor its fence survives if no replica had them yet.
 #[tokio::test]
-async fn a_lock_that_was_not_replicated_is_granted_twice_under_one_fence() {
+async fn a_lock_that_was_not_replicated_is_granted_twice_with_the_same_fence() {
     let mut servers = pair(&[]).await;
-    let first = backend_at(&servers.primary.url()).await;
+    let first = locks_at(&servers.primary.url()).await;
     servers.raw.run::<()>(&["SET", "unrelated", "1"]).await;
     replicated(&servers.raw).await;
     servers.between.set(Faults::REFUSE);
 
     let ttl = Duration::from_secs(600);
-    let one = acquire(&first, "k", ttl).await.unwrap().unwrap();
+    let one = first.try_lock("k").ttl(ttl).await.unwrap().unwrap();
     let second = servers.fail_over().await;
-    let two = acquire(&second, "k", ttl).await.unwrap().unwrap();
+    let two = second.try_lock("k").ttl(ttl).await.unwrap().unwrap();
     assert!(one.is_valid() && two.is_valid(), "both believe to hold it");
     assert_eq!(
         one.fence(),
         two.fence(),
         "and fences do not tell them apart"
     );
-    // Neither is given back on a server that is gone.
+    // Neither is released on a server that is gone.
     let _ = (one.detach(), two.detach());
 }
 
@@ -157,9 +159,9 @@ async fn min_replicas_to_write_refuses_instead() {
         "2",
     ];
     let mut servers = pair(&required).await;
-    let first = backend_at(&servers.primary.url()).await;
+    let first = locks_at(&servers.primary.url()).await;
     let ttl = Duration::from_secs(600);
-    let held = acquire(&first, "held", ttl).await.unwrap().unwrap();
+    let held = first.try_lock("held").ttl(ttl).await.unwrap().unwrap();
     servers.raw.run::<()>(&["SET", "unrelated", "1"]).await;
     replicated(&servers.raw).await;
     servers.between.set(Faults::REFUSE);
@@ -172,7 +174,7 @@ async fn min_replicas_to_write_refuses_instead() {
     };
     eventually("the replica is missed", async || good().await == 0).await;
     let keys = servers.raw.keys().await;
-    let error = acquire(&first, "k", ttl).await.unwrap_err();
+    let error = first.try_lock("k").ttl(ttl).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
     assert!(error.is_retryable() && !error.outcome_unknown());
     assert!(error.message().contains("replicas"), "{error}");
@@ -180,10 +182,10 @@ async fn min_replicas_to_write_refuses_instead() {
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
     assert_eq!(servers.raw.keys().await, keys, "nothing was written");
 
-    // So whoever takes over grants what nobody else was granted.
+    // So the new primary grants what the old one refused, and nothing else.
     let second = servers.fail_over().await;
-    assert!(acquire(&second, "held", ttl).await.unwrap().is_none());
-    let two = acquire(&second, "k", ttl).await.unwrap().unwrap();
+    assert!(second.try_lock("held").ttl(ttl).await.unwrap().is_none());
+    let two = second.try_lock("k").ttl(ttl).await.unwrap().unwrap();
     assert!(two.release().await.unwrap().is_released());
     let _ = held.detach();
 }

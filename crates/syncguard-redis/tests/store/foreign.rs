@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::common::{Raw, fresh, key, secs};
-use syncguard_core::{
-    ErrorCode, FENCE_MAX, FENCE_WARN, LockBackend, LockError, LockId, Lookup, acquire,
-};
+use syncguard_core::backend::{FENCE_MAX, FENCE_WARN};
+use syncguard_core::{ErrorCode, LockError, LockId, Locks};
 use syncguard_redis::RedisBackend;
+
+use crate::common::{BareCalls as _, Raw, fresh, fresh_backend, granted, secs};
 
 async fn assert_untouched<T: std::fmt::Debug>(
     raw: &Raw,
@@ -31,17 +31,16 @@ async fn assert_all_operations_refuse(backend: &RedisBackend, raw: &Raw, id: &Lo
     let index = format!("syncguard:id:{}", id.as_str());
     let names = ["syncguard:k", &index, "syncguard:fence:syncguard:k"];
     let new = LockId::generate().unwrap();
-    let k = key("k");
     let errors = [
         assert_untouched(raw, &names, async || {
-            backend.acquire(&k, &new, secs(9)).await
+            backend.acquire_for("k", &new, secs(9)).await
         })
         .await,
-        assert_untouched(raw, &names, async || backend.is_locked(&k).await).await,
-        assert_untouched(raw, &names, async || backend.lookup(Lookup::Key(&k)).await).await,
-        assert_untouched(raw, &names, async || backend.lookup(Lookup::Id(id)).await).await,
-        assert_untouched(raw, &names, async || backend.extend(id, secs(9)).await).await,
-        assert_untouched(raw, &names, async || backend.get_ref().release(id).await).await,
+        assert_untouched(raw, &names, async || backend.is_key_locked("k").await).await,
+        assert_untouched(raw, &names, async || backend.lookup_key("k").await).await,
+        assert_untouched(raw, &names, async || backend.lookup_id(id).await).await,
+        assert_untouched(raw, &names, async || backend.extend_id(id, secs(9)).await).await,
+        assert_untouched(raw, &names, async || backend.release_id(id).await).await,
     ];
     for error in errors {
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error:?}");
@@ -51,15 +50,15 @@ async fn assert_all_operations_refuse(backend: &RedisBackend, raw: &Raw, id: &Lo
 }
 
 #[tokio::test]
-async fn a_value_that_is_no_lock_is_refused_and_left_as_it_is() {
-    let (_server, backend, raw) = fresh().await;
+async fn a_value_that_is_not_a_lock_is_refused_and_left_unchanged() {
+    let (_server, backend, raw) = fresh_backend().await;
     let id = LockId::generate().unwrap();
     let index = format!("syncguard:id:{}", id.as_str());
     raw.run::<()>(&["SET", &index, "syncguard:k"]).await;
 
-    let _ = backend.acquire(&key("whole"), &id, secs(60)).await.unwrap();
+    let _ = backend.acquire_for("whole", &id, secs(60)).await.unwrap();
     let whole = raw.get("syncguard:whole").await.unwrap();
-    assert!(backend.release(&id).await.unwrap().is_released());
+    assert!(backend.release_id(&id).await.unwrap().is_released());
     raw.run::<()>(&["SET", &index, "syncguard:k"]).await;
 
     for value in [
@@ -73,7 +72,7 @@ async fn a_value_that_is_no_lock_is_refused_and_left_as_it_is() {
         &whole[..whole.len() - 1],
         &whole[..whole.len() - 2],
         &whole[..60],
-        // In our own form but for the expiry, and as a text it is not past.
+        // In our own form except for the expiry, which as a text is not in the past.
         &whole.replacen("\"expiresAtMs\":1", "\"expiresAtMs\":x", 1),
         "\u{0}",
     ] {
@@ -94,15 +93,12 @@ async fn a_value_that_is_no_lock_is_refused_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_foreign_index_or_counter_is_refused_and_left_as_it_is() {
-    let (_server, backend, raw) = fresh().await;
+async fn a_foreign_index_or_counter_is_refused_and_left_unchanged() {
+    let (_server, backend, raw) = fresh_backend().await;
     let id = LockId::generate().unwrap();
     let index = format!("syncguard:id:{}", id.as_str());
     raw.run::<i64>(&["RPUSH", &index, "secret"]).await;
-    let error = assert_untouched(&raw, &[&index], async || {
-        backend.get_ref().release(&id).await
-    })
-    .await;
+    let error = assert_untouched(&raw, &[&index], async || backend.release_id(&id).await).await;
     assert_eq!(error.code(), ErrorCode::InvalidArgument);
 
     let fence = "syncguard:fence:syncguard:k";
@@ -111,7 +107,7 @@ async fn a_foreign_index_or_counter_is_refused_and_left_as_it_is() {
         raw.run::<syncguard_redis::fred::types::Value>(&write).await;
         let error = assert_untouched(&raw, &[fence], async || {
             backend
-                .acquire(&key("k"), &LockId::generate().unwrap(), secs(9))
+                .acquire_for("k", &LockId::generate().unwrap(), secs(9))
                 .await
         })
         .await;
@@ -121,46 +117,35 @@ async fn a_foreign_index_or_counter_is_refused_and_left_as_it_is() {
 
 #[tokio::test]
 async fn a_used_up_counter_grants_nothing_and_does_not_move() {
-    let (_server, backend, raw) = fresh().await;
+    let (_server, locks, raw) = fresh().await;
     let fence = "syncguard:fence:syncguard:k";
     for counter in [FENCE_MAX, FENCE_MAX + 1, u64::MAX / 2 - 1, u64::MAX / 2] {
         raw.run::<()>(&["SET", fence, &counter.to_string()]).await;
-        let error = assert_untouched(&raw, &[fence], async || {
-            acquire(&backend, "k", Duration::from_secs(60)).await
-        })
-        .await;
+        let error = assert_untouched(&raw, &[fence], async || locks.try_lock("k").await).await;
         assert_eq!(error.code(), ErrorCode::Internal);
         assert!(!error.outcome_unknown());
     }
     for counter in [FENCE_WARN, FENCE_MAX - 1] {
         raw.run::<()>(&["SET", fence, &counter.to_string()]).await;
-        let guard = acquire(&backend, "k", Duration::from_secs(60))
-            .await
-            .unwrap()
-            .unwrap();
+        let guard = granted(&locks, "k").await;
         assert_eq!(guard.fence().get(), counter + 1);
         assert_eq!(raw.get(fence).await.unwrap(), (counter + 1).to_string());
         assert!(guard.release().await.unwrap().is_released());
     }
     raw.run::<()>(&["SET", fence, "-7"]).await;
-    let error = acquire(&backend, "k", Duration::from_secs(60))
-        .await
-        .unwrap_err();
+    let error = locks.try_lock("k").await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::Internal);
     assert_eq!(raw.get(fence).await.unwrap(), "-7");
 }
 
 #[tokio::test]
 async fn without_memory_there_is_an_error_and_never_half_a_lock() {
-    let (_server, backend, raw) = fresh().await;
-    let held = acquire(&backend, "held", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    let (_server, backend, raw) = fresh_backend().await;
+    let locks = Locks::new(backend.clone());
+    let held = granted(&locks, "held").await;
     // An expired lock that is still there: the script has an index to delete.
     let old = LockId::generate().unwrap();
-    let store = backend.get_ref();
-    let _ = store.acquire(&key("k"), &old, secs(1)).await.unwrap();
+    let _ = backend.acquire_for("k", &old, secs(1)).await.unwrap();
     let old_index = format!("syncguard:id:{}", old.as_str());
     for name in ["syncguard:k", &old_index] {
         assert_eq!(raw.run::<i64>(&["PERSIST", name]).await, 1);
@@ -170,38 +155,24 @@ async fn without_memory_there_is_an_error_and_never_half_a_lock() {
     raw.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
     for text in ["k", "new"] {
         let error = assert_untouched(&raw, &["syncguard:k", &old_index], async || {
-            acquire(&backend, text, Duration::from_secs(60)).await
+            locks.try_lock(text).await
         })
         .await;
         assert_eq!(error.code(), ErrorCode::RateLimited, "{error:?}");
         assert!(error.is_retryable() && !error.outcome_unknown());
     }
-    assert!(
-        acquire(&backend, "held", Duration::from_secs(9))
-            .await
-            .unwrap()
-            .is_none()
-    );
+    assert!(locks.try_lock("held").await.unwrap().is_none());
     let error = held.extend(Duration::from_secs(90)).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::RateLimited);
-    assert!(
-        backend
-            .lookup(Lookup::Id(held.lock_id()))
-            .await
-            .unwrap()
-            .is_some()
-    );
+    assert!(backend.lookup_id(held.lock_id()).await.unwrap().is_some());
     assert!(
         held.release().await.unwrap().is_released(),
-        "to give back takes no memory"
+        "a release needs no memory"
     );
 
     raw.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
     for text in ["k", "new"] {
-        let guard = acquire(&backend, text, Duration::from_secs(60))
-            .await
-            .unwrap()
-            .unwrap();
+        let guard = granted(&locks, text).await;
         assert!(guard.release().await.unwrap().is_released());
     }
 }

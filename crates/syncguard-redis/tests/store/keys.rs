@@ -3,39 +3,27 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::common::{Raw, eventually, fresh, key, secs};
-use syncguard_core::{
-    ErrorCode, LockBackend, LockId, Lookup, acquire, get_by_id, get_by_key, is_locked,
-};
-use syncguard_redis::{RedisBackend, RedisOptions, RedisStore};
+use syncguard_core::{ErrorCode, LockId, Locks};
+use syncguard_redis::{RedisBackend, RedisOptions, STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE};
 use syncguard_testkit::RedisServer;
 
-async fn under(server: &RedisServer, prefix: &str) -> RedisBackend {
-    let options = RedisOptions::new().with_prefix(prefix);
-    RedisBackend::new(
-        RedisStore::connect_with(&server.url(), options)
-            .await
-            .unwrap(),
-    )
+use crate::common::{BareCalls as _, Raw, connected, eventually, fresh, granted, secs};
+
+async fn under(server: &RedisServer, prefix: &str) -> Locks {
+    let options = RedisOptions::new().prefix(prefix);
+    let backend = RedisBackend::connect_with(&server.url(), options).await;
+    Locks::new(backend.unwrap())
 }
 
-/// Every operation on one key; what it is called in Redis.
-async fn whole_life(backend: &RedisBackend, raw: &Raw, text: &str) -> HashSet<String> {
-    let guard = acquire(backend, text, Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
-    assert!(
-        acquire(backend, text, Duration::from_secs(60))
-            .await
-            .unwrap()
-            .is_none()
-    );
-    assert!(is_locked(backend, text).await.unwrap());
-    let by_key = get_by_key(backend, text).await.unwrap().unwrap();
+/// Every operation on one key. Returns its names in Redis.
+async fn whole_life(locks: &Locks, raw: &Raw, text: &str) -> HashSet<String> {
+    let guard = granted(locks, text).await;
+    assert!(locks.try_lock(text).await.unwrap().is_none());
+    assert!(locks.is_locked(text).await.unwrap());
+    let by_key = locks.get_by_key(text).await.unwrap().unwrap();
     assert_eq!(
         by_key,
-        get_by_id(backend, guard.lock_id()).await.unwrap().unwrap()
+        locks.get_by_id(guard.lock_id()).await.unwrap().unwrap()
     );
     assert_eq!(by_key.fence, guard.fence());
     assert!(
@@ -49,11 +37,8 @@ async fn whole_life(backend: &RedisBackend, raw: &Raw, text: &str) -> HashSet<St
     let names = raw.keys().await.into_iter().collect();
     let fence = guard.fence();
     assert!(guard.release().await.unwrap().is_released());
-    assert!(!is_locked(backend, text).await.unwrap());
-    let next = acquire(backend, text, Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    assert!(!locks.is_locked(text).await.unwrap());
+    let next = granted(locks, text).await;
     assert!(next.fence() > fence);
     assert!(next.release().await.unwrap().is_released());
     names
@@ -61,11 +46,8 @@ async fn whole_life(backend: &RedisBackend, raw: &Raw, text: &str) -> HashSet<St
 
 #[tokio::test]
 async fn keys_that_look_like_internal_names_are_refused_before_any_io_or_harmless() {
-    let (_server, backend, raw) = fresh().await;
-    let bar = acquire(&backend, "bar", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    let (_server, locks, raw) = fresh().await;
+    let bar = granted(&locks, "bar").await;
     let before = raw.keys().await;
     let commands = raw.commands_run("evalsha").await + raw.commands_run("eval").await;
     for reserved in [
@@ -73,14 +55,12 @@ async fn keys_that_look_like_internal_names_are_refused_before_any_io_or_harmles
         format!("id:{}", bar.lock_id().as_str()),
         format!("id:{}", LockId::generate().unwrap().as_str()),
     ] {
-        let error = acquire(&backend, &reserved, Duration::from_secs(60))
-            .await
-            .unwrap_err();
+        let error = locks.try_lock(&reserved).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{reserved}");
         assert!(!error.to_string().contains(&reserved));
-        let error = is_locked(&backend, &reserved).await.unwrap_err();
+        let error = locks.is_locked(&reserved).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{reserved}");
-        let error = get_by_key(&backend, &reserved).await.unwrap_err();
+        let error = locks.get_by_key(&reserved).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{reserved}");
     }
     assert_eq!(raw.keys().await, before);
@@ -88,20 +68,17 @@ async fn keys_that_look_like_internal_names_are_refused_before_any_io_or_harmles
     assert_eq!(after, commands, "they were refused before any I/O");
 
     for harmless in ["syncguard:bar", "fence:bar", "id:bar", "id", "fence"] {
-        whole_life(&backend, &raw, harmless).await;
+        whole_life(&locks, &raw, harmless).await;
     }
     assert_eq!(bar.fence().get(), 1);
     assert!(bar.release().await.unwrap().is_released());
-    let bar = acquire(&backend, "bar", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    let bar = granted(&locks, "bar").await;
     assert_eq!(bar.fence().get(), 2, "no other key used its counter");
 }
 
 #[tokio::test]
-async fn every_kind_of_character_lives_a_whole_life() {
-    let (_server, backend, raw) = fresh().await;
+async fn keys_of_all_kinds_of_characters_work_in_every_operation() {
+    let (_server, locks, raw) = fresh().await;
     let long = "\u{1f512}".repeat(128);
     for text in [
         "a:b",
@@ -127,7 +104,7 @@ async fn every_kind_of_character_lives_a_whole_life() {
         &long,
         r#"","expiresAtMs":1,"key":""#,
     ] {
-        whole_life(&backend, &raw, text).await;
+        whole_life(&locks, &raw, text).await;
     }
 }
 
@@ -135,21 +112,23 @@ async fn every_kind_of_character_lives_a_whole_life() {
 async fn prefixes_and_keys_on_both_sides_of_every_limit() {
     let (server, _, raw) = fresh().await;
     let (short, long) = ("k".repeat(8), "k".repeat(512));
+    assert_eq!((STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE), (1000, 26));
+    let longest = STORAGE_KEY_LIMIT - STORAGE_KEY_RESERVE;
     // Prefix, colon, name and 26 bytes in reserve fit into 1000 bytes, or the name is hashed:
     // a long key at 461 | 462, its fence counter at 226 | 227, an index at 948 | 949, a short key
     // at 965 and so never before the shortened form itself no longer fits, at 951 | 952.
     for length in [1, 226, 227, 461, 462, 479, 480, 947, 948, 949, 950, 951] {
         let prefix = "p".repeat(length);
-        let backend = under(&server, &prefix).await;
+        let locks = under(&server, &prefix).await;
         for text in [&short, &long, &long.replace('k', "l")] {
             raw.run::<()>(&["FLUSHALL"]).await;
-            let names = whole_life(&backend, &raw, text).await;
+            let names = whole_life(&locks, &raw, text).await;
             assert_eq!(
                 names.len(),
                 3,
                 "lock, index and counter are apart at {length}"
             );
-            assert!(names.iter().all(|name| name.len() <= 1000 - 26), "{length}");
+            assert!(names.iter().all(|name| name.len() <= longest), "{length}");
             assert!(
                 names
                     .iter()
@@ -157,8 +136,8 @@ async fn prefixes_and_keys_on_both_sides_of_every_limit() {
             );
         }
     }
-    let options = RedisOptions::new().with_prefix("p".repeat(952));
-    let error = RedisStore::connect_with(&server.url(), options)
+    let options = RedisOptions::new().prefix("p".repeat(952));
+    let error = RedisBackend::connect_with(&server.url(), options)
         .await
         .unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArgument);
@@ -167,23 +146,15 @@ async fn prefixes_and_keys_on_both_sides_of_every_limit() {
 #[tokio::test]
 async fn shortened_keys_never_share_a_lock_or_a_counter() {
     let (server, _, _) = fresh().await;
-    let backend = under(&server, &"p".repeat(600)).await;
+    let locks = under(&server, &"p".repeat(600)).await;
     let mut guards = Vec::new();
     for last in ["a", "b", "c"] {
         let text = "k".repeat(500) + last;
         for _ in 0..2 {
-            let guard = acquire(&backend, &text, Duration::from_secs(60))
-                .await
-                .unwrap()
-                .unwrap();
+            let guard = granted(&locks, &text).await;
             assert!(guard.release().await.unwrap().is_released());
         }
-        guards.push(
-            acquire(&backend, &text, Duration::from_secs(60))
-                .await
-                .unwrap()
-                .unwrap(),
-        );
+        guards.push(granted(&locks, &text).await);
     }
     for guard in guards {
         assert_eq!(guard.fence().get(), 3);
@@ -195,21 +166,15 @@ async fn shortened_keys_never_share_a_lock_or_a_counter() {
 async fn prefixes_are_namespaces() {
     let (server, one, raw) = fresh().await;
     let two = under(&server, "other:").await;
-    let first = acquire(&one, "k", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
-    let second = acquire(&two, "k", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    let first = granted(&one, "k").await;
+    let second = granted(&two, "k").await;
     assert!(
         raw.get("other:k").await.is_some(),
         "a trailing colon is not doubled"
     );
     let id = first.lock_id();
     assert!(!two.release(id).await.unwrap().is_released());
-    assert!(two.lookup(Lookup::Id(id)).await.unwrap().is_none());
+    assert!(two.get_by_id(id).await.unwrap().is_none());
     assert!(first.release().await.unwrap().is_released());
     assert!(second.release().await.unwrap().is_released());
 }
@@ -217,13 +182,13 @@ async fn prefixes_are_namespaces() {
 #[tokio::test]
 async fn clean_up_removes_what_is_long_expired_and_nothing_else() {
     let (server, _, raw) = fresh().await;
-    let options = RedisOptions::new().with_cleanup_in_is_locked(true);
-    let store = RedisStore::connect_with(&server.url(), options)
+    let options = RedisOptions::new().cleanup_in_is_locked(true);
+    let backend = RedisBackend::connect_with(&server.url(), options)
         .await
         .unwrap();
     let id = LockId::generate().unwrap();
     let index = format!("syncguard:id:{}", id.as_str());
-    let _ = store.acquire(&key("k"), &id, secs(1)).await.unwrap();
+    let _ = backend.acquire_for("k", &id, secs(1)).await.unwrap();
     for name in ["syncguard:k", &index] {
         assert_eq!(raw.run::<i64>(&["PERSIST", name]).await, 1);
     }
@@ -233,26 +198,26 @@ async fn clean_up_removes_what_is_long_expired_and_nothing_else() {
         let value: serde_json::Value = serde_json::from_str(&raw.get("syncguard:k").await?).ok()?;
         Some(now[0] * 1000 + now[1] / 1000 - value["expiresAtMs"].as_i64()?)
     };
-    assert!(!store.is_locked(&key("k")).await.unwrap());
+    assert!(!backend.is_key_locked("k").await.unwrap());
     if age().await.is_some_and(|age| age < 2_000) {
         assert!(
             raw.get("syncguard:k").await.is_some(),
-            "dead, but not for long enough"
+            "it expired, but not long enough ago"
         );
     }
     eventually("the lock is removed", async || {
-        assert!(!store.is_locked(&key("k")).await.unwrap());
+        assert!(!backend.is_key_locked("k").await.unwrap());
         raw.keys().await == ["syncguard:fence:syncguard:k"]
     })
     .await;
     assert_eq!(raw.get("syncguard:fence:syncguard:k").await.unwrap(), "1");
 
-    // By default a look only looks.
-    let reader = RedisStore::connect(&server.url()).await.unwrap();
+    // By default `is_locked` only reads.
+    let reader = connected(&server).await;
     let stale = r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":1795000000000,"acquiredAtMs":1,"key":"k","fence":"000000000000001"}"#;
     let stale = stale.replace("1795000000000", "1000000000000");
     raw.run::<()>(&["SET", "syncguard:k", &stale]).await;
-    assert!(!reader.is_locked(&key("k")).await.unwrap());
+    assert!(!reader.is_key_locked("k").await.unwrap());
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(raw.get("syncguard:k").await.unwrap(), stale);
 }

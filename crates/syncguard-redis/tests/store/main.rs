@@ -1,4 +1,4 @@
-//! What is Redis's own, on real servers. What every backend does alike is in `conformance.rs`.
+//! What only Redis does, on real servers. What every backend does alike is in `conformance.rs`.
 
 #[path = "../support/redis.rs"]
 mod harness;
@@ -6,6 +6,7 @@ mod harness;
 mod access;
 mod cluster;
 mod common;
+mod deadlines;
 mod deployed;
 mod failover;
 mod foreign;

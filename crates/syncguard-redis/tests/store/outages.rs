@@ -1,26 +1,26 @@
-//! Servers that stop, vanish, forget their scripts or turn read-only.
+//! Servers that stop, vanish, forget their scripts or become read-only.
 
 use std::time::{Duration, Instant};
 
-use syncguard_core::{
-    AcquireResult, ErrorCode, LockBackend, LockId, Lookup, ManagedBackend as _, acquire,
-};
-use syncguard_redis::{RedisBackend, RedisOptions, RedisStore};
+use syncguard_core::backend::AcquireResult;
+use syncguard_core::{ErrorCode, Fence, LockId, Locks};
+use syncguard_redis::{RedisBackend, RedisOptions};
 use syncguard_testkit::RedisServer;
 
-use crate::common::{Raw, eventually, fresh, impatient, key, secs};
+use crate::common::{
+    BareCalls as _, Raw, connected, eventually, fresh, fresh_backend, granted, impatient, secs,
+};
 
 /// What a busy machine may add to a deadline.
 const SLACK: Duration = Duration::from_secs(2);
 
-async fn impatient_backend(server: &RedisServer, timeout: Duration) -> RedisBackend {
-    let store = RedisStore::connect(&server.url()).await.unwrap();
-    RedisBackend::with_policy(store, impatient(timeout))
+async fn impatient_locks(server: &RedisServer, timeout: Duration) -> Locks {
+    impatient(connected(server).await, timeout)
 }
 
-async fn no_lock_stays(backend: &RedisBackend, raw: &Raw) {
-    backend.drain(Duration::from_secs(20)).await.unwrap();
-    eventually("all locks are given back", async || {
+async fn no_lock_stays(locks: &Locks, raw: &Raw) {
+    locks.drain(Duration::from_secs(20)).await.unwrap();
+    eventually("all locks are released", async || {
         let keys = raw.keys().await;
         keys.iter().all(|name| name.starts_with("syncguard:fence:"))
     })
@@ -31,9 +31,11 @@ async fn no_lock_stays(backend: &RedisBackend, raw: &Raw) {
 async fn against_a_stopped_server_everything_ends_in_time_and_no_lock_stays() {
     let server = RedisServer::start().unwrap();
     let timeout = Duration::from_millis(500);
-    let backend = impatient_backend(&server, timeout).await;
+    let locks = impatient_locks(&server, timeout).await;
     let raw = Raw::connect(&server.url()).await;
-    let held = acquire(&backend, "held", Duration::from_secs(600))
+    let held = locks
+        .try_lock("held")
+        .ttl(Duration::from_secs(600))
         .await
         .unwrap()
         .unwrap();
@@ -42,11 +44,11 @@ async fn against_a_stopped_server_everything_ends_in_time_and_no_lock_stays() {
     server.pause().unwrap();
     let mut attempts = tokio::task::JoinSet::new();
     for number in 0..100 {
-        let backend = backend.clone();
+        let locks = locks.clone();
         attempts.spawn(async move {
             let begun = Instant::now();
             let text = format!("k{number}");
-            let outcome = acquire(&backend, &text, Duration::from_secs(600)).await;
+            let outcome = locks.try_lock(&text).ttl(Duration::from_secs(600)).await;
             (outcome.map(drop), begun.elapsed())
         });
     }
@@ -57,14 +59,13 @@ async fn against_a_stopped_server_everything_ends_in_time_and_no_lock_stays() {
         assert!(took >= timeout && took < timeout + SLACK, "{took:?}");
     }
     let begun = Instant::now();
-    let (k, other) = (key("k"), LockId::generate().unwrap());
     let (released, extended, locked, by_key, by_id, acquired) = tokio::join!(
-        backend.release(&id),
-        backend.extend(&id, secs(60)),
-        backend.is_locked(&k),
-        backend.lookup(Lookup::Key(&k)),
-        backend.lookup(Lookup::Id(&id)),
-        backend.acquire(&k, &other, secs(600)),
+        locks.release(id),
+        locks.extend(id, secs(60)),
+        locks.is_locked("k"),
+        locks.get_by_key("k"),
+        locks.get_by_id(id),
+        locks.try_lock("k").into_future(),
     );
     assert!(begun.elapsed() < timeout + SLACK);
     for error in [
@@ -79,13 +80,10 @@ async fn against_a_stopped_server_everything_ends_in_time_and_no_lock_stays() {
     }
 
     server.resume().unwrap();
-    no_lock_stays(&backend, &raw).await;
+    no_lock_stays(&locks, &raw).await;
     for number in 0..100 {
         let text = format!("k{number}");
-        let guard = acquire(&backend, &text, Duration::from_secs(60))
-            .await
-            .unwrap()
-            .unwrap();
+        let guard = granted(&locks, &text).await;
         assert!(guard.release().await.unwrap().is_released());
     }
     assert!(
@@ -95,20 +93,22 @@ async fn against_a_stopped_server_everything_ends_in_time_and_no_lock_stays() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_for_long_costs_the_connection_and_not_the_store() {
+async fn a_server_that_hangs_for_long_costs_the_connection_and_not_the_backend() {
     let server = RedisServer::start().unwrap();
     let timeout = Duration::from_millis(400);
-    let options = RedisOptions::new().with_timeout(timeout);
-    let store = RedisStore::connect_with(&server.url(), options)
+    let options = RedisOptions::new().timeout(timeout);
+    let backend = RedisBackend::connect_with(&server.url(), options)
         .await
         .unwrap();
-    let backend = RedisBackend::with_policy(store, impatient(timeout));
+    let locks = impatient(backend, timeout);
     let raw = Raw::connect(&server.url()).await;
     server.pause().unwrap();
     for number in 0..10 {
         let begun = Instant::now();
         let text = format!("k{number}");
-        let error = acquire(&backend, &text, Duration::from_secs(600))
+        let error = locks
+            .try_lock(&text)
+            .ttl(Duration::from_secs(600))
             .await
             .unwrap_err();
         assert!(error.is_retryable(), "{error:?}");
@@ -116,9 +116,10 @@ async fn a_server_that_hangs_for_long_costs_the_connection_and_not_the_store() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     server.resume().unwrap();
-    no_lock_stays(&backend, &raw).await;
+    no_lock_stays(&locks, &raw).await;
     eventually("it works again", async || {
-        acquire(&backend, "k0", Duration::from_secs(60))
+        locks
+            .try_lock("k0")
             .await
             .is_ok_and(|guard| guard.is_some())
     })
@@ -126,17 +127,19 @@ async fn a_server_that_hangs_for_long_costs_the_connection_and_not_the_store() {
 }
 
 #[tokio::test]
-async fn nothing_that_was_asked_of_an_absent_server_happens_when_it_is_back() {
+async fn nothing_sent_to_an_absent_server_happens_when_it_is_back() {
     let mut server = RedisServer::start().unwrap();
     let timeout = Duration::from_millis(300);
-    let backend = impatient_backend(&server, timeout).await;
+    let locks = impatient_locks(&server, timeout).await;
     server.kill();
     let until = Instant::now() + Duration::from_secs(2);
     let mut number = 0;
     while Instant::now() < until {
         let begun = Instant::now();
         let text = format!("k{number}");
-        let error = acquire(&backend, &text, Duration::from_secs(600))
+        let error = locks
+            .try_lock(&text)
+            .ttl(Duration::from_secs(600))
             .await
             .unwrap_err();
         assert!(
@@ -154,13 +157,13 @@ async fn nothing_that_was_asked_of_an_absent_server_happens_when_it_is_back() {
     server.restart().unwrap();
     let raw = Raw::connect(&server.url()).await;
     eventually("it works again", async || {
-        match acquire(&backend, "again", Duration::from_secs(60)).await {
+        match locks.try_lock("again").await {
             Ok(guard) => guard.unwrap().release().await.unwrap().is_released(),
             Err(_) => false,
         }
     })
     .await;
-    no_lock_stays(&backend, &raw).await;
+    no_lock_stays(&locks, &raw).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let keys = raw.keys().await;
     assert!(
@@ -170,63 +173,34 @@ async fn nothing_that_was_asked_of_an_absent_server_happens_when_it_is_back() {
 }
 
 /// Every operation in a row, with something done to the server before each.
-async fn life_between(
-    backend: &RedisBackend,
-    mut disturb: impl AsyncFnMut(),
-) -> syncguard_core::Fence {
-    let (k, id) = (key("k"), LockId::generate().unwrap());
+async fn life_between(backend: &RedisBackend, mut disturb: impl AsyncFnMut()) -> Fence {
+    let id = LockId::generate().unwrap();
     disturb().await;
-    let granted = backend
-        .acquire(&k, &id, secs(600))
-        .await
-        .unwrap()
-        .granted()
-        .unwrap();
+    let answer = backend.acquire_for("k", &id, secs(600)).await.unwrap();
+    let grant = answer.granted().unwrap();
     disturb().await;
     let other = LockId::generate().unwrap();
-    assert_eq!(
-        backend.acquire(&k, &other, secs(600)).await.unwrap(),
-        AcquireResult::Locked
-    );
+    let answer = backend.acquire_for("k", &other, secs(600)).await.unwrap();
+    assert_eq!(answer, AcquireResult::locked());
     disturb().await;
-    assert!(backend.is_locked(&k).await.unwrap());
+    assert!(backend.is_key_locked("k").await.unwrap());
     disturb().await;
-    assert_eq!(
-        backend
-            .lookup(Lookup::Key(&k))
-            .await
-            .unwrap()
-            .unwrap()
-            .fence,
-        granted.fence
-    );
+    let by_key = backend.lookup_key("k").await.unwrap().unwrap();
+    assert_eq!(by_key.fence, grant.fence);
     disturb().await;
-    assert_eq!(
-        backend
-            .lookup(Lookup::Id(&id))
-            .await
-            .unwrap()
-            .unwrap()
-            .fence,
-        granted.fence
-    );
+    let by_id = backend.lookup_id(&id).await.unwrap().unwrap();
+    assert_eq!(by_id.fence, grant.fence);
     disturb().await;
-    assert!(
-        backend
-            .extend(&id, secs(600))
-            .await
-            .unwrap()
-            .expires_at_ms()
-            .is_some()
-    );
+    let extended = backend.extend_id(&id, secs(600)).await.unwrap();
+    assert!(extended.is_extended());
     disturb().await;
-    assert!(backend.release(&id).await.unwrap().is_released());
-    granted.fence
+    assert!(backend.release_id(&id).await.unwrap().is_released());
+    grant.fence
 }
 
 #[tokio::test]
-async fn scripts_that_the_server_forgot_are_loaded_unseen() {
-    let (_server, backend, raw) = fresh().await;
+async fn scripts_that_the_server_forgot_are_loaded_again() {
+    let (_server, backend, raw) = fresh_backend().await;
     for round in 1..=3 {
         let fence = life_between(&backend, async || {
             raw.run::<()>(&["SCRIPT", "FLUSH"]).await;
@@ -237,15 +211,15 @@ async fn scripts_that_the_server_forgot_are_loaded_unseen() {
 }
 
 #[tokio::test]
-async fn a_restart_between_operations_is_unseen() {
+async fn a_restart_between_operations_changes_no_answer() {
     let mut server = RedisServer::start_durable().unwrap();
-    let backend = RedisBackend::new(RedisStore::connect(&server.url()).await.unwrap());
+    let backend = connected(&server).await;
     let probe = backend.clone();
     let first = life_between(&backend, async || {
         server.restart().unwrap();
-        // The driver notices and returns on its own; an operation before that is an error.
+        // The driver notices and reconnects by itself; an operation before that is an error.
         eventually("reconnected", async || {
-            probe.is_locked(&key("probe")).await.is_ok()
+            probe.is_key_locked("probe").await.is_ok()
         })
         .await;
     })
@@ -253,57 +227,48 @@ async fn a_restart_between_operations_is_unseen() {
     server.kill();
     server.restart().unwrap();
     eventually("reconnected", async || {
-        probe.is_locked(&key("probe")).await.is_ok()
+        probe.is_key_locked("probe").await.is_ok()
     })
     .await;
-    let guard = acquire(&backend, "k", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    let guard = granted(&Locks::new(backend), "k").await;
     assert!(guard.fence() > first, "fences go on after a restart");
     assert!(guard.release().await.unwrap().is_released());
 }
 
 #[tokio::test]
 async fn a_replica_refuses_and_the_promoted_server_works() {
-    let (_server, backend, raw) = fresh().await;
-    let held = acquire(&backend, "held", Duration::from_secs(600))
+    let (_server, locks, raw) = fresh().await;
+    let held = locks
+        .try_lock("held")
+        .ttl(Duration::from_secs(600))
         .await
         .unwrap()
         .unwrap();
-    // Its primary is nobody: the data stays as it is.
+    // There is nobody at its primary's address, so the data stays as it is.
     raw.run::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
     let refused = [
-        acquire(&backend, "k", Duration::from_secs(60))
-            .await
-            .map(drop)
-            .unwrap_err(),
+        locks.try_lock("k").await.map(drop).unwrap_err(),
         held.extend(Duration::from_secs(600)).await.unwrap_err(),
-        backend.release(held.lock_id()).await.unwrap_err(),
+        locks.release(held.lock_id()).await.unwrap_err(),
     ];
     for error in refused {
         assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
         assert!(error.is_retryable() && !error.outcome_unknown());
     }
     raw.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
-    let guard = acquire(&backend, "k", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    let guard = granted(&locks, "k").await;
     assert!(guard.release().await.unwrap().is_released());
-    // The failed release is being repeated.
+    // The background retries the failed release.
     drop(held);
-    no_lock_stays(&backend, &raw).await;
+    no_lock_stays(&locks, &raw).await;
 }
 
 #[tokio::test]
 async fn a_server_without_its_replicas_or_busy_is_unavailable() {
-    let (server, backend, raw) = fresh().await;
+    let (server, locks, raw) = fresh().await;
     raw.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "3"])
         .await;
-    let error = acquire(&backend, "k", Duration::from_secs(60))
-        .await
-        .unwrap_err();
+    let error = locks.try_lock("k").await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
     assert_eq!(raw.keys().await, [""; 0]);
     raw.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"])
@@ -316,17 +281,10 @@ async fn a_server_without_its_replicas_or_busy_is_unavailable() {
     let script =
         tokio::spawn(async move { raw.try_run::<()>(&["EVAL", "while true do end", "0"]).await });
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let error = acquire(&backend, "k", Duration::from_secs(60))
-        .await
-        .unwrap_err();
+    let error = locks.try_lock("k").await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
     assert!(!error.outcome_unknown());
     killer.run::<()>(&["SCRIPT", "KILL"]).await;
     assert!(script.await.unwrap().is_err());
-    assert!(
-        acquire(&backend, "k", Duration::from_secs(60))
-            .await
-            .unwrap()
-            .is_some()
-    );
+    assert!(locks.try_lock("k").await.unwrap().is_some());
 }

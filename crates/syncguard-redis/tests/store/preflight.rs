@@ -1,12 +1,11 @@
-//! The preflight on servers that are set up wrongly, one way each, and on one that is not.
+//! The preflight on servers with one misconfiguration each, and on one without any.
 
-use std::time::Duration;
-
-use syncguard_core::{ErrorCode, Finding, Preflight as _, Severity, acquire};
-use syncguard_redis::{RedisBackend, RedisOptions, RedisStore};
+use syncguard_core::observe::Operation;
+use syncguard_core::{ErrorCode, Finding, Locks, Severity};
+use syncguard_redis::{RedisBackend, RedisOptions};
 use syncguard_testkit::{RedisCluster, RedisServer};
 
-use crate::common::{DOCUMENTED_RIGHTS as DOCUMENTED, Raw, eventually};
+use crate::common::{DOCUMENTED_RIGHTS as DOCUMENTED, Raw, connected, eventually, granted};
 
 const ERROR: Severity = Severity::Error;
 const WARNING: Severity = Severity::Warning;
@@ -16,15 +15,15 @@ const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 const PASSWORD: &str = "correct-horse";
 
 async fn findings_at(url: &str) -> Vec<Finding> {
-    let backend = RedisBackend::new(RedisStore::connect(url).await.unwrap());
-    backend.preflight().await.unwrap()
+    let locks = Locks::new(RedisBackend::connect(url).await.unwrap());
+    locks.preflight().await.unwrap()
 }
 
 fn seen(findings: &[Finding]) -> Vec<(Severity, &'static str)> {
     findings.iter().map(|f| (f.severity(), f.code())).collect()
 }
 
-/// A server in order but for these arguments, and what is found on it.
+/// What is found on a server that is in order except for these arguments.
 async fn found_with(arguments: &[&str]) -> Vec<(Severity, &'static str)> {
     let server = RedisServer::start_with(&[&DURABLE[..], arguments].concat()).unwrap();
     seen(&findings_at(&server.url()).await)
@@ -65,11 +64,11 @@ async fn persistence() {
 
 #[tokio::test]
 async fn persistence_that_fails() {
-    // Nothing can be created there, by root either.
+    // Not even root can create a file there.
     let arguments = ["--dir", "/proc", "--save", "900 1", "--loglevel", "warning"];
     let server = RedisServer::start_with(&arguments).unwrap();
     let raw = Raw::connect(&server.url()).await;
-    let backend = RedisBackend::new(RedisStore::connect(&server.url()).await.unwrap());
+    let locks = Locks::new(connected(&server).await);
     raw.run::<()>(&["BGSAVE"]).await;
     eventually("the snapshot fails", async || {
         let info: String = raw.run(&["INFO", "persistence"]).await;
@@ -77,7 +76,7 @@ async fn persistence_that_fails() {
     })
     .await;
     assert_eq!(
-        seen(&backend.preflight().await.unwrap()),
+        seen(&locks.preflight().await.unwrap()),
         [
             (ERROR, "redis-persistence-failing"),
             (WARNING, "redis-append-only-off")
@@ -138,17 +137,17 @@ async fn replicas_and_primaries() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_not_followed() {
+async fn a_client_that_is_not_clustered_on_a_cluster() {
     let cluster = RedisCluster::start().unwrap();
     let node = cluster.nodes()[0].url();
     let codes = async |url: &str, prefix: &str| {
-        let options = RedisOptions::new().with_prefix(prefix);
-        let store = RedisStore::connect_with(url, options).await.unwrap();
-        let findings = RedisBackend::new(store).preflight().await.unwrap();
+        let options = RedisOptions::new().prefix(prefix);
+        let backend = RedisBackend::connect_with(url, options).await.unwrap();
+        let findings = Locks::new(backend).preflight().await.unwrap();
         let fixes = findings.iter().map(|finding| finding.fix().to_owned());
         (seen(&findings), fixes.collect::<String>())
     };
-    // The nodes keep nothing on disk, which is found besides.
+    // The nodes have no persistence either, which is another finding.
     let off = (ERROR, "redis-persistence-off");
     let (untagged, fix) = codes(&node, "jobs").await;
     assert_eq!(untagged, [(ERROR, "redis-cluster-without-hash-tag"), off]);
@@ -160,7 +159,7 @@ async fn a_cluster_that_is_not_followed() {
 }
 
 #[tokio::test]
-async fn each_right_that_is_missing() {
+async fn each_missing_permission() {
     let server = RedisServer::start_durable().unwrap();
     let admin = Raw::connect(&server.url()).await;
     let secret = format!(">{PASSWORD}");
@@ -169,7 +168,7 @@ async fn each_right_that_is_missing() {
         let mut user = vec!["ACL", "SETUSER", "locker", "reset", "on", &secret];
         user.push("+info");
         user.push("+config|get");
-        // What denies all comes first: it takes back what was granted before it.
+        // `-@all` comes first: it revokes what was granted before it.
         user.insert(6, "-@all");
         let granted = DOCUMENTED.into_iter().filter(|right| *right != "-@all");
         user.extend(granted.filter(|right| *right != missing));
@@ -182,7 +181,7 @@ async fn each_right_that_is_missing() {
         );
         let named = match missing.strip_prefix('+') {
             Some(command) => command.to_uppercase(),
-            // Without the right to the names nothing is left.
+            // Without access to the keys, no command on them is permitted.
             None => "GET, SET, DEL, INCR, DECR, PEXPIREAT".to_owned(),
         };
         let found = findings[0].found().to_owned();
@@ -193,7 +192,7 @@ async fn each_right_that_is_missing() {
 }
 
 #[tokio::test]
-async fn a_right_is_missing_in_whichever_words_a_server_says_so() {
+async fn a_missing_permission_is_found_in_the_words_of_each_version() {
     let server = RedisServer::start_durable().unwrap();
     let raw = Raw::connect(&server.url()).await;
     let script = include_str!("../../src/lua/rights.lua");
@@ -226,7 +225,7 @@ async fn a_right_is_missing_in_whichever_words_a_server_says_so() {
 }
 
 #[tokio::test]
-async fn what_a_user_may_not_ask_is_a_finding_that_says_so() {
+async fn what_a_user_may_not_read_is_a_finding_that_says_so() {
     let server = RedisServer::start_durable().unwrap();
     let admin = Raw::connect(&server.url()).await;
     let secret = format!(">{PASSWORD}");
@@ -244,7 +243,7 @@ async fn what_a_user_may_not_ask_is_a_finding_that_says_so() {
         seen(&findings_at(&url).await),
         [(INFO, "redis-not-all-checked")]
     );
-    // As a managed service has it: INFO tells of everything but the save points.
+    // As on managed services: INFO reports everything except the save points.
     admin
         .run::<()>(&["CONFIG", "SET", "appendonly", "no"])
         .await;
@@ -266,19 +265,17 @@ async fn what_a_user_may_not_ask_is_a_finding_that_says_so() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_asked_is_an_error() {
+async fn a_server_that_cannot_be_reached_is_an_error() {
     let mut server = RedisServer::start_durable().unwrap();
-    let backend = RedisBackend::new(RedisStore::connect(&server.url()).await.unwrap());
+    let locks = Locks::new(connected(&server).await);
     let raw = Raw::connect(&server.url()).await;
-    let _held = acquire(&backend, "k", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    let _held = granted(&locks, "k").await;
     let before = raw.keys().await;
-    assert_eq!(backend.preflight().await.unwrap(), []);
+    assert_eq!(locks.preflight().await.unwrap(), []);
     assert_eq!(raw.keys().await, before);
     server.kill();
-    let error = backend.preflight().await.unwrap_err();
+    let error = locks.preflight().await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
+    assert_eq!(error.operation(), Some(Operation::Preflight));
     assert!(!error.outcome_unknown());
 }

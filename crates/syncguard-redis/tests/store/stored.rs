@@ -1,22 +1,18 @@
-//! What is in Redis, byte for byte, and how little is done to get it there.
+//! What is stored in Redis, byte for byte, and with how few commands.
 
 use std::time::Duration;
 
-use crate::common::{Raw, fresh, key, millis, secs};
-use syncguard_core::{
-    AcquireResult, ExtendResult, LockBackend, LockId, Lookup, ManagedBackend as _, ReleaseResult,
-    acquire, get_by_id_raw, get_by_key_raw,
-};
+use syncguard_core::backend::AcquireResult;
+use syncguard_core::{ExtendResult, LockId, Locks, ReleaseResult};
+
+use crate::common::{BareCalls as _, Raw, fresh, fresh_backend, granted, millis, secs};
 
 const KEY: &str = "pay\"ment:42/\u{e9}\n";
 
 #[tokio::test]
 async fn three_keys_hold_what_the_specification_says() {
-    let (_server, backend, raw) = fresh().await;
-    let guard = acquire(&backend, KEY, Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    let (_server, locks, raw) = fresh().await;
+    let guard = granted(&locks, KEY).await;
     let lock = format!("syncguard:{KEY}");
     let index = format!("syncguard:id:{}", guard.lock_id().as_str());
     let fence = format!("syncguard:fence:syncguard:{KEY}");
@@ -61,7 +57,7 @@ async fn three_keys_hold_what_the_specification_says() {
     assert_eq!(raw.get(&fence).await.unwrap(), "1");
 }
 
-/// Redis shows the point in time that both keys end at, to the millisecond.
+/// By the time of expiry that Redis reports, to the millisecond.
 async fn assert_same_expiry(raw: &Raw, lock: &str, index: &str) {
     let of_lock: i64 = raw.run(&["PEXPIRETIME", lock]).await;
     let of_index: i64 = raw.run(&["PEXPIRETIME", index]).await;
@@ -72,12 +68,12 @@ async fn assert_same_expiry(raw: &Raw, lock: &str, index: &str) {
 }
 
 #[tokio::test]
-async fn each_grant_shows_the_ttl_that_it_asked_for() {
-    let (_server, backend, raw) = fresh().await;
+async fn each_grant_has_its_own_ttl() {
+    let (_server, backend, raw) = fresh_backend().await;
     for ttl in [60_000, 1_234, 10 * 365 * 24 * 60 * 60 * 1000, 45_678] {
         let id = LockId::generate().unwrap();
-        let granted = backend.acquire(&key("k"), &id, millis(ttl)).await.unwrap();
-        let expires_at_ms = granted.granted().unwrap().expires_at_ms;
+        let answer = backend.acquire_for("k", &id, millis(ttl)).await.unwrap();
+        let expires_at_ms = answer.granted().unwrap().expires_at_ms;
         let value: serde_json::Value =
             serde_json::from_str(&raw.get("syncguard:k").await.unwrap()).unwrap();
         let acquired_at_ms = value["acquiredAtMs"].as_i64().unwrap();
@@ -88,17 +84,14 @@ async fn each_grant_shows_the_ttl_that_it_asked_for() {
             &format!("syncguard:id:{}", id.as_str()),
         )
         .await;
-        assert!(backend.release(&id).await.unwrap().is_released());
+        assert!(backend.release_id(&id).await.unwrap().is_released());
     }
 }
 
 #[tokio::test]
 async fn a_contended_acquire_writes_nothing() {
-    let (_server, backend, raw) = fresh().await;
-    let guard = acquire(&backend, "k", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    let (_server, locks, raw) = fresh().await;
+    let guard = granted(&locks, "k").await;
     let before = (
         raw.get("syncguard:k").await,
         raw.run::<i64>(&["PEXPIRETIME", "syncguard:k"]).await,
@@ -107,12 +100,7 @@ async fn a_contended_acquire_writes_nothing() {
         raw.info("persistence", "rdb_changes_since_last_save").await,
     );
     for _ in 0..20 {
-        assert!(
-            acquire(&backend, "k", Duration::from_secs(9))
-                .await
-                .unwrap()
-                .is_none()
-        );
+        assert!(locks.try_lock("k").await.unwrap().is_none());
     }
     let after = (
         raw.get("syncguard:k").await,
@@ -127,12 +115,12 @@ async fn a_contended_acquire_writes_nothing() {
 
 #[tokio::test]
 async fn a_replayed_acquire_is_the_same_grant_and_writes_nothing() {
-    let (_server, backend, raw) = fresh().await;
+    let (_server, backend, raw) = fresh_backend().await;
     let id = LockId::generate().unwrap();
-    let first = backend.acquire(&key("k"), &id, secs(60)).await.unwrap();
+    let first = backend.acquire_for("k", &id, secs(60)).await.unwrap();
     let changes = raw.info("persistence", "rdb_changes_since_last_save").await;
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let again = backend.acquire(&key("k"), &id, secs(30)).await.unwrap();
+    let again = backend.acquire_for("k", &id, secs(30)).await.unwrap();
     assert!(matches!(first, AcquireResult::Acquired(_)));
     assert_eq!(first, again);
     assert_eq!(
@@ -143,31 +131,25 @@ async fn a_replayed_acquire_is_the_same_grant_and_writes_nothing() {
 
 #[tokio::test]
 async fn every_operation_is_one_round_trip_once_its_script_is_loaded() {
-    let (_server, backend, raw) = fresh().await;
+    let (_server, backend, raw) = fresh_backend().await;
     let id = LockId::generate().unwrap();
     for round in 0..2 {
-        // Commands outside the scripts: one more is the INFO that counts.
+        // Scripts that were called; the INFO that counts them is none.
         let outside = async || raw.commands_run("evalsha").await + raw.commands_run("eval").await;
         let before = outside().await;
-        let _ = backend.acquire(&key("k"), &id, secs(60)).await.unwrap();
+        let _ = backend.acquire_for("k", &id, secs(60)).await.unwrap();
         let _ = backend
-            .acquire(&key("k"), &LockId::generate().unwrap(), secs(60))
+            .acquire_for("k", &LockId::generate().unwrap(), secs(60))
             .await
             .unwrap();
-        assert!(backend.is_locked(&key("k")).await.unwrap());
-        assert!(
-            backend
-                .lookup(Lookup::Key(&key("k")))
-                .await
-                .unwrap()
-                .is_some()
-        );
-        assert!(backend.lookup(Lookup::Id(&id)).await.unwrap().is_some());
-        let _ = backend.extend(&id, secs(60)).await.unwrap();
-        let _ = backend.release(&id).await.unwrap();
+        assert!(backend.is_key_locked("k").await.unwrap());
+        assert!(backend.lookup_key("k").await.unwrap().is_some());
+        assert!(backend.lookup_id(&id).await.unwrap().is_some());
+        let _ = backend.extend_id(&id, secs(60)).await.unwrap();
+        let _ = backend.release_id(&id).await.unwrap();
         let calls = outside().await - before;
         match round {
-            0 => assert_eq!(calls, 7 + 5, "five scripts were loaded on the way"),
+            0 => assert_eq!(calls, 7 + 5, "five scripts were loaded"),
             _ => assert_eq!(calls, 7),
         }
     }
@@ -176,8 +158,9 @@ async fn every_operation_is_one_round_trip_once_its_script_is_loaded() {
 }
 
 #[tokio::test]
-async fn a_lock_in_the_other_implementations_form_is_understood() {
-    let (_server, backend, raw) = fresh().await;
+async fn a_lock_that_the_other_implementation_stored_works_in_every_operation() {
+    let (_server, backend, raw) = fresh_backend().await;
+    let locks = Locks::new(backend.clone());
     let id = LockId::generate().unwrap();
     let now_ms: Vec<i64> = raw.run(&["TIME"]).await;
     let now_ms = now_ms[0] * 1000 + now_ms[1] / 1000;
@@ -198,44 +181,36 @@ async fn a_lock_in_the_other_implementations_form_is_understood() {
     };
 
     write().await;
-    assert!(backend.is_locked(&key("a/b")).await.unwrap());
-    assert!(
-        acquire(&backend, "a/b", Duration::from_secs(60))
-            .await
-            .unwrap()
-            .is_none()
-    );
-    let found = get_by_id_raw(&backend, &id).await.unwrap().unwrap();
-    assert_eq!(
-        found,
-        get_by_key_raw(&backend, "a/b").await.unwrap().unwrap()
-    );
+    assert!(backend.is_key_locked("a/b").await.unwrap());
+    assert!(locks.try_lock("a/b").await.unwrap().is_none());
+    let found = locks.get_by_id_raw(id).await.unwrap().unwrap();
+    assert_eq!(found, locks.get_by_key_raw("a/b").await.unwrap().unwrap());
     assert_eq!(
         (found.key.as_str(), found.lock_id, found.fence.get()),
         ("a/b", id, 41)
     );
 
-    let extended = backend.extend(&id, secs(600)).await.unwrap();
+    let extended = backend.extend_id(&id, secs(600)).await.unwrap();
     let expires_at_ms = extended.expires_at_ms().unwrap();
     assert!(expires_at_ms >= now_ms + 600_000);
     assert_same_expiry(&raw, "syncguard:a/b", &index).await;
-    let after = get_by_key_raw(&backend, "a/b").await.unwrap().unwrap();
+    let after = locks.get_by_key_raw("a/b").await.unwrap().unwrap();
     assert_eq!(
         (after.expires_at_ms, after.acquired_at_ms, after.fence.get()),
         (expires_at_ms, now_ms, 41)
     );
 
-    assert_eq!(backend.release(&id).await.unwrap(), ReleaseResult::Released);
-    let next = acquire(&backend, "a/b", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    assert_eq!(
+        backend.release_id(&id).await.unwrap(),
+        ReleaseResult::Released
+    );
+    let next = granted(&locks, "a/b").await;
     assert_eq!(next.fence().get(), 42);
     assert!(next.release().await.unwrap().is_released());
 
     write().await;
     let replayed = backend
-        .acquire(&key("a/b"), &id, secs(9))
+        .acquire_for("a/b", &id, secs(9))
         .await
         .unwrap()
         .granted()
@@ -247,17 +222,14 @@ async fn a_lock_in_the_other_implementations_form_is_understood() {
 }
 
 #[tokio::test]
-async fn an_expired_lock_that_is_still_there_is_taken_over_with_its_index() {
-    let (_server, backend, raw) = fresh().await;
+async fn an_acquire_over_an_expired_lock_that_lost_its_ttl_removes_its_index() {
+    let (_server, backend, raw) = fresh_backend().await;
     let (old, new) = (LockId::generate().unwrap(), LockId::generate().unwrap());
     let (old_index, new_index) = (
         format!("syncguard:id:{}", old.as_str()),
         format!("syncguard:id:{}", new.as_str()),
     );
-    let granted = backend
-        .acquire(&key("k"), &old, millis(1_000))
-        .await
-        .unwrap();
+    let first = backend.acquire_for("k", &old, millis(1_000)).await.unwrap();
     for name in ["syncguard:k", &old_index] {
         assert_eq!(
             raw.run::<i64>(&["PERSIST", name]).await,
@@ -267,31 +239,31 @@ async fn an_expired_lock_that_is_still_there_is_taken_over_with_its_index() {
     }
     // Dead from its expiry and the tolerance on.
     tokio::time::sleep(Duration::from_millis(2_100)).await;
-    assert!(!backend.is_locked(&key("k")).await.unwrap());
-    assert!(backend.lookup(Lookup::Id(&old)).await.unwrap().is_none());
+    assert!(!backend.is_key_locked("k").await.unwrap());
+    assert!(backend.lookup_id(&old).await.unwrap().is_none());
 
-    let taken = backend
-        .acquire(&key("k"), &new, secs(60))
+    let next = backend
+        .acquire_for("k", &new, secs(60))
         .await
         .unwrap()
         .granted()
         .unwrap();
-    assert!(taken.fence > granted.granted().unwrap().fence);
+    assert!(next.fence > first.granted().unwrap().fence);
     assert_eq!(
         raw.get(&old_index).await,
         None,
         "the old owner's index is gone"
     );
     assert_eq!(raw.get(&new_index).await.unwrap(), "syncguard:k");
-    assert!(!backend.release(&old).await.unwrap().is_released());
-    assert!(backend.is_locked(&key("k")).await.unwrap());
+    assert!(!backend.release_id(&old).await.unwrap().is_released());
+    assert!(backend.is_key_locked("k").await.unwrap());
 }
 
 #[tokio::test]
 async fn the_owner_is_verified_even_where_an_index_leads_to_the_lock() {
-    let (_server, backend, raw) = fresh().await;
+    let (_server, backend, raw) = fresh_backend().await;
     let (stale, owner) = (LockId::generate().unwrap(), LockId::generate().unwrap());
-    let _ = backend.acquire(&key("k"), &owner, secs(60)).await.unwrap();
+    let _ = backend.acquire_for("k", &owner, secs(60)).await.unwrap();
     raw.run::<()>(&[
         "SET",
         &format!("syncguard:id:{}", stale.as_str()),
@@ -300,22 +272,19 @@ async fn the_owner_is_verified_even_where_an_index_leads_to_the_lock() {
     .await;
     let before = raw.get("syncguard:k").await;
 
-    assert!(!backend.release(&stale).await.unwrap().is_released());
+    assert!(!backend.release_id(&stale).await.unwrap().is_released());
     assert!(matches!(
-        backend.extend(&stale, secs(9)).await.unwrap(),
+        backend.extend_id(&stale, secs(9)).await.unwrap(),
         ExtendResult::NotHeld { .. }
     ));
-    assert!(backend.lookup(Lookup::Id(&stale)).await.unwrap().is_none());
+    assert!(backend.lookup_id(&stale).await.unwrap().is_none());
     assert_eq!(raw.get("syncguard:k").await, before);
 }
 
 #[tokio::test]
 async fn what_is_removed_behind_the_holders_back_is_not_held() {
-    let (_server, backend, raw) = fresh().await;
-    let guard = acquire(&backend, "k", Duration::from_secs(60))
-        .await
-        .unwrap()
-        .unwrap();
+    let (_server, locks, raw) = fresh().await;
+    let guard = granted(&locks, "k").await;
     raw.run::<()>(&["DEL", "syncguard:k"]).await;
     assert!(matches!(
         guard.extend(Duration::from_secs(60)).await.unwrap(),
@@ -323,6 +292,6 @@ async fn what_is_removed_behind_the_holders_back_is_not_held() {
     ));
     assert!(!guard.is_valid());
     assert!(!guard.release().await.unwrap().is_released());
-    backend.drain(Duration::from_secs(5)).await.unwrap();
+    locks.drain(Duration::from_secs(5)).await.unwrap();
     assert_eq!(raw.get("syncguard:k").await, None);
 }

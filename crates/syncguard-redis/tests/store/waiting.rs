@@ -1,16 +1,15 @@
-//! What `lock()` tells of a release that fails, or that comes too late.
+//! What a section's receipt says about a release that fails or comes too late.
 
 use std::time::Duration;
 
-use syncguard_core::{ErrorCode, LockOptions, is_locked, lock};
-use syncguard_redis::{RedisBackend, RedisStore};
+use syncguard_core::{ErrorCode, Locks};
 use syncguard_testkit::RedisServer;
 
-use crate::common::{eventually, impatient};
+use crate::common::{connected, eventually, impatient};
 
-async fn free_again(backend: &RedisBackend, key: &str) {
+async fn free_again(locks: &Locks, key: &str) {
     eventually("the key is free", async || {
-        matches!(is_locked(backend, key).await, Ok(false))
+        matches!(locks.is_locked(key).await, Ok(false))
     })
     .await;
 }
@@ -18,9 +17,8 @@ async fn free_again(backend: &RedisBackend, key: &str) {
 #[tokio::test]
 async fn the_sections_own_error_survives_a_release_that_fails() {
     let server = RedisServer::start().unwrap();
-    let store = RedisStore::connect(&server.url()).await.unwrap();
-    let backend = RedisBackend::with_policy(store, impatient(Duration::from_millis(300)));
-    let receipt = lock(&backend, "k", LockOptions::new(), async |_| {
+    let locks = impatient(connected(&server).await, Duration::from_millis(300));
+    let receipt = locks.lock("k").run(async |_| {
         server.pause().unwrap();
         Err::<(), _>("the section's own error")
     });
@@ -29,15 +27,15 @@ async fn the_sections_own_error_survives_a_release_that_fails() {
     assert_eq!(error.code(), ErrorCode::NetworkTimeout);
     assert_eq!(receipt.into_value(), Err("the section's own error"));
     server.resume().unwrap();
-    free_again(&backend, "k").await;
+    free_again(&locks, "k").await;
 }
 
 #[tokio::test]
-async fn a_section_whose_lock_is_gone_is_told() {
+async fn the_receipt_says_that_the_section_overran_its_lease() {
     let server = RedisServer::start().unwrap();
-    let backend = RedisBackend::new(RedisStore::connect(&server.url()).await.unwrap());
-    let options = LockOptions::new().with_ttl(Duration::from_millis(50));
-    let receipt = lock(&backend, "k", options, async |_| {
+    let locks = Locks::new(connected(&server).await);
+    let request = locks.lock("k").ttl(Duration::from_millis(50));
+    let receipt = request.run(async |_| {
         tokio::time::sleep(Duration::from_millis(200)).await;
         7
     });

@@ -1,0 +1,7 @@
+//! What is sent to Redis, and how replies are read. The scripts are in `lua/`.
+
+mod clients;
+pub(crate) mod script;
+mod spawn_on_drop;
+
+pub(crate) use self::clients::{Clients, Connection};
