@@ -1,34 +1,37 @@
-//! The contract, by compare-and-set.
+//! [`FirestoreBackend`] and the contract, by compare-and-set.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use gcloud_sdk::google::firestore::v1::Document;
-use syncguard_core::{
-    AcquireResult, Capabilities, ExtendResult, FailureReason, Fence, LockBackend, LockError,
-    LockId, LockInfoDebug, LockKey, Lookup, ReleaseResult, Ttl, hash_key,
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, FailureReason, IsLockedRequest,
+    LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter,
 };
+use syncguard_core::{
+    ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
+    hash_key,
+};
+use tokio::time::Instant;
 use tonic::Status;
 
 use crate::clock::{Clock, Moment};
-use crate::document::{LockDocument, Version, delete, parse_counter, write_counter, write_expiry};
 use crate::error::{self, state_moved};
+use crate::purge::CleanUp;
+use crate::record::{LockDocument, Version, delete, parse_counter, write_counter, write_expiry};
 use crate::reread::Rereads;
 use crate::wire::{Reading, Wire};
 
-/// Locks in a Firestore database. Clones share one client.
+/// Locks in a Firestore database. Clones are cheap and share one client.
 ///
-/// It is the bare store: wrap it, as [`FirestoreBackend`](crate::FirestoreBackend) does.
+/// Pass it to [`Locks::new`](syncguard_core::Locks::new).
 #[derive(Clone)]
-pub struct FirestoreStore {
+pub struct FirestoreBackend {
     pub(crate) wire: Wire,
     pub(crate) clock: Clock,
-    pub(crate) cleanup_in_is_locked: bool,
-    last_cleanup: Arc<Mutex<Option<Instant>>>,
+    pub(crate) clean_up: CleanUp,
 }
 
-/// What was read, and when.
+/// The documents of one read, and when they were so.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) documents: Vec<Document>,
@@ -45,16 +48,7 @@ struct Held {
 /// Why an id holds nothing.
 struct NotHeld(Option<FailureReason>);
 
-impl FirestoreStore {
-    pub(crate) fn new(wire: Wire, clock: Clock, cleanup_in_is_locked: bool) -> Self {
-        Self {
-            wire,
-            clock,
-            cleanup_in_is_locked,
-            last_cleanup: Arc::default(),
-        }
-    }
-
+impl FirestoreBackend {
     pub(crate) async fn read(
         &self,
         request: impl Future<Output = Result<Reading, Status>>,
@@ -67,19 +61,14 @@ impl FirestoreStore {
         })
     }
 
-    async fn read_lock(&self, key: &LockKey) -> Result<Snapshot, LockError> {
+    async fn read_lock(&self, key: &LockKey, deadline: Instant) -> Result<Snapshot, LockError> {
         let names = self.wire.names().of(key)?;
-        self.read(self.wire.get(vec![names.lock])).await
+        self.read(self.wire.get(vec![names.lock], deadline)).await
     }
 
-    async fn read_holder(&self, id: &LockId) -> Result<Snapshot, LockError> {
-        self.read(self.wire.find_by_lock_id(id.as_str())).await
-    }
-
-    pub(crate) fn last_cleanup(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.last_cleanup
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    async fn read_holder(&self, id: &LockId, deadline: Instant) -> Result<Snapshot, LockError> {
+        let query = self.wire.find_by_lock_id(id.as_str(), deadline);
+        self.read(query).await
     }
 }
 
@@ -98,8 +87,8 @@ impl Snapshot {
         Ok(lock.filter(|lock| lock.is_live(self.moment.now_ms)))
     }
 
-    /// The live lock that an id holds. Where several documents claim the id, none can be trusted:
-    /// that is said aloud, and the id holds nothing.
+    /// The live lock that an id holds. If several documents have the id, none can be trusted: a
+    /// warning is logged, and the id holds nothing.
     fn held_by(&self, id: &LockId) -> Result<Result<Held, NotHeld>, LockError> {
         let mut owned = Vec::new();
         for document in &self.documents {
@@ -131,31 +120,27 @@ impl Snapshot {
     }
 }
 
-impl LockBackend for FirestoreStore {
+impl LockBackend for FirestoreBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::new::<Fence>("firestore", self.clock.authority())
     }
 
-    /// As measured by the last read. It is the part of the difference that is certain: the time an
-    /// answer takes is not counted.
-    fn clock_skew_ms(&self) -> Option<i64> {
-        self.clock.skew_ms()
-    }
-
-    async fn acquire(
-        &self,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
+        let AcquireRequest {
+            key,
+            id,
+            ttl,
+            deadline,
+            ..
+        } = request;
         let names = self.wire.names().of(key)?;
         let mut rereads = Rereads::default();
         let mut unsettled: Option<LockError> = None;
         loop {
             let both = vec![names.lock.clone(), names.fence_counter.clone()];
-            let snapshot = match self.read(self.wire.get(both)).await {
+            let snapshot = match self.read(self.wire.get(both, deadline)).await {
                 Ok(snapshot) => snapshot,
                 Err(error) => return Err(unsettled.unwrap_or(error)),
             };
@@ -168,7 +153,7 @@ impl LockBackend for FirestoreStore {
                 return Ok(if ours {
                     AcquireResult::Acquired(lock.grant())
                 } else {
-                    AcquireResult::Locked
+                    AcquireResult::locked()
                 });
             }
             if let Some(error) = unsettled {
@@ -195,11 +180,11 @@ impl LockBackend for FirestoreStore {
                     version(counter)?,
                 ),
             ];
-            match self.wire.commit(writes).await {
+            match self.wire.commit(writes, deadline).await {
                 Ok(()) => return Ok(AcquireResult::Acquired(lock.grant())),
-                Err(status) if state_moved(&status) => rereads.pause(&status).await?,
+                Err(status) if state_moved(&status) => rereads.pause(&status, deadline).await?,
                 Err(status) => match error::of_commit(&status) {
-                    // What is there now tells whether it was applied.
+                    // The next read shows whether it was applied.
                     error if error.outcome_unknown() => unsettled = Some(error),
                     error => return Err(error),
                 },
@@ -207,65 +192,85 @@ impl LockBackend for FirestoreStore {
         }
     }
 
-    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
+        let ReleaseRequest { id, deadline, .. } = request;
         let mut rereads = Rereads::default();
         loop {
-            let held = match self.read_holder(id).await?.held_by(id)? {
+            let held = match self.read_holder(id, deadline).await?.held_by(id)? {
                 Ok(held) => held,
-                Err(NotHeld(reason)) => return Ok(ReleaseResult::NotHeld { reason }),
+                Err(NotHeld(reason)) => return Ok(ReleaseResult::not_held(reason)),
             };
             let write = delete(held.name, held.version);
-            match self.wire.commit(vec![write]).await {
+            match self.wire.commit(vec![write], deadline).await {
                 Ok(()) => return Ok(ReleaseResult::Released),
-                Err(status) if state_moved(&status) => rereads.pause(&status).await?,
+                Err(status) if state_moved(&status) => rereads.pause(&status, deadline).await?,
                 Err(status) => return Err(error::of_commit(&status)),
             }
         }
     }
 
-    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
+    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
+        let ExtendRequest {
+            id, ttl, deadline, ..
+        } = request;
         let mut rereads = Rereads::default();
         let mut overtaken: Option<(LockDocument, i64)> = None;
         loop {
-            let snapshot = self.read_holder(id).await?;
+            let snapshot = self.read_holder(id, deadline).await?;
             let held = match snapshot.held_by(id)? {
                 Ok(held) => held,
-                Err(NotHeld(reason)) => return Ok(ExtendResult::NotHeld { reason }),
+                Err(NotHeld(reason)) => return Ok(ExtendResult::not_held(reason)),
             };
             if let Some((before, expires_at_ms)) = overtaken
                 && held.lock.is_extension_of(&before)
             {
-                // Of two extends at once either may come first: this one did, and was replaced.
-                return Ok(ExtendResult::Extended { expires_at_ms });
+                // Of two concurrent extends either may come first: this one did, and was replaced.
+                return Ok(ExtendResult::extended(expires_at_ms));
             }
             self.clock.admit(snapshot.moment)?;
             let expires_at_ms = snapshot.moment.now_ms.saturating_add(ttl.as_millis());
             let write = write_expiry(held.name, expires_at_ms, held.version);
-            match self.wire.commit(vec![write]).await {
-                Ok(()) => return Ok(ExtendResult::Extended { expires_at_ms }),
-                Err(status) if state_moved(&status) => rereads.pause(&status).await?,
+            match self.wire.commit(vec![write], deadline).await {
+                Ok(()) => return Ok(ExtendResult::extended(expires_at_ms)),
+                Err(status) if state_moved(&status) => rereads.pause(&status, deadline).await?,
                 Err(status) => return Err(error::of_commit(&status)),
             }
             overtaken = Some((held.lock, expires_at_ms));
         }
     }
 
-    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
-        let snapshot = self.read_lock(key).await?;
+    async fn lookup_raw(
+        &self,
+        request: LookupRequest<'_>,
+    ) -> Result<Option<LockInfoDebug>, LockError> {
+        let LookupRequest { by, deadline, .. } = request;
+        let lock = match by {
+            Lookup::Key(key) => self.read_lock(key, deadline).await?.live_lock()?,
+            Lookup::Id(id) => {
+                let held = self.read_holder(id, deadline).await?.held_by(id)?;
+                held.ok().map(|held| held.lock)
+            }
+        };
+        Ok(lock.map(LockDocument::info))
+    }
+
+    async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
+        let snapshot = self.read_lock(request.key, request.deadline).await?;
         let locked = snapshot.live_lock()?.is_some();
         self.clean_up(&snapshot);
         Ok(locked)
     }
 
-    async fn lookup_raw(&self, by: Lookup<'_>) -> Result<Option<LockInfoDebug>, LockError> {
-        let lock = match by {
-            Lookup::Key(key) => self.read_lock(key).await?.live_lock()?,
-            Lookup::Id(id) => {
-                let held = self.read_holder(id).await?.held_by(id)?;
-                held.ok().map(|held| held.lock)
-            }
-        };
-        Ok(lock.map(LockDocument::info))
+    fn attach(&self, reporter: Reporter) {
+        self.clock.attach(reporter);
+    }
+
+    async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
+        self.inspect(request.deadline).await
+    }
+
+    async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
+        self.purge(request.limit, request.deadline).await
     }
 }
 
@@ -273,12 +278,12 @@ fn version(document: Option<&Document>) -> Result<Version, LockError> {
     document.map_or(Ok(Version::ABSENT), Version::of)
 }
 
-impl fmt::Debug for FirestoreStore {
+impl fmt::Debug for FirestoreBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FirestoreStore")
+        f.debug_struct("FirestoreBackend")
             .field("names", self.wire.names())
             .field("clock", &self.clock)
-            .field("cleanup_in_is_locked", &self.cleanup_in_is_locked)
+            .field("cleanup_in_is_locked", &self.clean_up.enabled)
             .finish_non_exhaustive()
     }
 }

@@ -1,10 +1,11 @@
-//! [`Clock`]: whose time it is, and how far apart the clocks are.
+//! [`Clock`]: whose time decides, and how far this machine's clock is from the server's.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use syncguard_core::{ErrorCode, LockError, TimeAuthority};
+use syncguard_core::backend::{Reporter, TimeAuthority};
+use syncguard_core::{ErrorCode, LockError};
 
 use crate::FirestoreOptions;
 use crate::options::WallClock;
@@ -12,7 +13,7 @@ use crate::options::WallClock;
 /// Time between two warnings.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The time of an operation, and how far this machine's clock was from the server's.
+/// The time of a read, and the skew at that time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     /// By the authority.
@@ -27,20 +28,15 @@ impl Moment {
     }
 }
 
-/// Clones share what was measured.
+/// Clones share the reporters and the time of the last warning.
 #[derive(Clone)]
 pub(crate) struct Clock {
     authority: TimeAuthority,
     wall: WallClock,
     warning: Duration,
     limit: Option<Duration>,
-    measured: Arc<Mutex<Measured>>,
-}
-
-#[derive(Debug, Default)]
-struct Measured {
-    skew_ms: Option<i64>,
-    warned: Option<Instant>,
+    warned: Arc<Mutex<Option<Instant>>>,
+    reporters: Arc<Reporters>,
 }
 
 impl Clock {
@@ -50,12 +46,18 @@ impl Clock {
             wall: options.wall_clock,
             warning: options.skew_warning,
             limit: options.skew_limit,
-            measured: Arc::default(),
+            warned: Arc::default(),
+            reporters: Arc::default(),
         }
     }
 
     pub(crate) fn authority(&self) -> TimeAuthority {
         self.authority
+    }
+
+    /// Reports to it from the next comparison on.
+    pub(crate) fn attach(&self, reporter: Reporter) {
+        self.reporters.add(reporter);
     }
 
     /// What this machine's clock shows.
@@ -68,71 +70,103 @@ impl Clock {
         let received_ms = self.wall_ms();
         let skew_ms = skew(sent_ms, read_time_ms, received_ms);
         self.note(skew_ms);
-        let now_ms = match self.authority {
-            TimeAuthority::Server => read_time_ms,
-            TimeAuthority::Client => received_ms,
+        let now_ms = if self.is_local() {
+            received_ms
+        } else {
+            read_time_ms
         };
         Moment { now_ms, skew_ms }
     }
 
-    /// Refuses to count a lease by a clock that is too far off, if so asked.
+    /// Refuses to count a lease by a clock whose skew exceeds the limit, if there is one.
     pub(crate) fn admit(&self, moment: Moment) -> Result<(), LockError> {
-        match self.limit {
-            Some(limit) if self.matters() && exceeds(moment.skew_ms, limit) => Err(LockError::new(
-                ErrorCode::Internal,
-                format!(
-                    "this machine's clock is {} ms ahead of Firestore's, and {limit:?} either \
-                         way is the limit; synchronise it, or use the server's time",
-                    moment.skew_ms
-                ),
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// The skew measured last.
-    pub(crate) fn skew_ms(&self) -> Option<i64> {
-        self.measured().skew_ms
+        let skew_ms = moment.skew_ms;
+        let exceeded = |limit: &Duration| self.is_local() && exceeds(skew_ms, *limit);
+        let Some(limit) = self.limit.filter(exceeded) else {
+            return Ok(());
+        };
+        let message = format!(
+            "local clock differs from Firestore's by {skew_ms} ms, more than the limit of \
+             {limit:?}; synchronize it or use server time"
+        );
+        Err(LockError::new(ErrorCode::Internal, message))
     }
 
     fn note(&self, skew_ms: i64) {
-        tracing::trace!(skew_ms, "compared the clock with Firestore's");
-        let mut measured = self.measured();
-        measured.skew_ms = Some(skew_ms);
-        let quiet = measured
-            .warned
-            .is_some_and(|warned| warned.elapsed() < WARNING_INTERVAL);
-        if quiet || !self.matters() || !exceeds(skew_ms, self.warning) {
+        tracing::trace!(skew_ms, "compared the local clock with Firestore's");
+        self.reporters.report(skew_ms);
+        if !self.is_local() || !exceeds(skew_ms, self.warning) {
             return;
         }
-        measured.warned = Some(Instant::now());
-        drop(measured);
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_some_and(|warned| warned.elapsed() < WARNING_INTERVAL) {
+            return;
+        }
+        *warned = Some(Instant::now());
+        drop(warned);
         tracing::warn!(
             skew_ms,
-            "this machine's clock and Firestore's are apart; leases are counted by it: synchronise it"
+            "local clock differs from Firestore's by {skew_ms} ms; synchronize it, leases are \
+             counted by it"
         );
     }
 
-    fn matters(&self) -> bool {
+    /// Whether leases are counted by this machine's clock.
+    fn is_local(&self) -> bool {
         self.authority == TimeAuthority::Client
     }
+}
 
-    fn measured(&self) -> std::sync::MutexGuard<'_, Measured> {
-        self.measured.lock().unwrap_or_else(PoisonError::into_inner)
+/// The handles that want to know the skew: one for each `Locks` over a clone of the backend.
+#[derive(Default)]
+struct Reporters(Mutex<Arc<[Reporter]>>);
+
+impl Reporters {
+    fn add(&self, reporter: Reporter) {
+        let mut list = self.list();
+        *list = attached(&list).chain([reporter]).collect();
     }
+
+    /// Reports outside the mutex: observers are the application's code.
+    fn report(&self, skew_ms: i64) {
+        let list = self.list();
+        if list.is_empty() {
+            return;
+        }
+        let reporters = Arc::clone(&list);
+        drop(list);
+        for reporter in reporters.iter() {
+            reporter.clock_skew_ms(skew_ms);
+        }
+        if !reporters.iter().all(Reporter::is_attached) {
+            let mut list = self.list();
+            *list = attached(&list).collect();
+        }
+    }
+
+    fn list(&self) -> MutexGuard<'_, Arc<[Reporter]>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Those whose `Locks` is still in use.
+fn attached(list: &[Reporter]) -> impl Iterator<Item = Reporter> {
+    list.iter()
+        .filter(|reporter| reporter.is_attached())
+        .cloned()
 }
 
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Clock")
             .field("authority", &self.authority)
-            .field("skew_ms", &self.skew_ms())
+            .field("reporters", &self.reporters.list().len())
             .finish_non_exhaustive()
     }
 }
 
-/// How far the local clock is ahead, as far as can be told for certain: the server read somewhere
-/// between sending and receiving, so a slow answer is not taken for a skew.
+/// How far the local clock is ahead, as far as is certain: the server read at some time between
+/// sending and receiving, so a slow answer does not count as skew.
 fn skew(sent_ms: i64, read_time_ms: i64, received_ms: i64) -> i64 {
     let ahead = sent_ms.saturating_sub(read_time_ms).max(0);
     let behind = read_time_ms.saturating_sub(received_ms).max(0);

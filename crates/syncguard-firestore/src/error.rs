@@ -6,8 +6,8 @@ use gcloud_sdk::error::ErrorKind;
 use syncguard_core::{ErrorCode, LockError};
 use tonic::{Code, Status};
 
-/// Marks of a text that names a document, and so a key. Firestore and its emulator quote names in
-/// several escaped forms, in which the key itself would not be found.
+/// Marks of a text that names a document, and so a key. Firestore and its emulator escape names in
+/// several ways, so a search for the key itself would miss them.
 const DOCUMENT_MARKS: [&str; 5] = ["documents/", "path=", "path <", "Resource id", "Element"];
 
 /// A read that failed.
@@ -16,7 +16,7 @@ pub(crate) fn of_read(status: &Status) -> LockError {
     error.with_source(presentable(status))
 }
 
-/// A commit that failed otherwise than by [finding another state](state_moved).
+/// A commit that failed for another reason than a [state that moved](state_moved).
 pub(crate) fn of_commit(status: &Status) -> LockError {
     let error = of_read(status);
     if may_have_been_applied(status) {
@@ -25,9 +25,9 @@ pub(crate) fn of_commit(status: &Status) -> LockError {
     error
 }
 
-/// An operation whose documents changed, or were locked by others, at every attempt.
+/// An operation whose documents other clients changed or locked at every attempt.
 pub(crate) fn of_contention(status: &Status) -> LockError {
-    let message = "the documents were changed or locked by others at every attempt";
+    let message = "other clients changed or locked the documents at every attempt";
     LockError::new(ErrorCode::ServiceUnavailable, message).with_source(presentable(status))
 }
 
@@ -37,8 +37,15 @@ pub(crate) fn of_connecting(error: gcloud_sdk::error::Error) -> LockError {
     LockError::new(code_of_client(error.kind()), message).with_source(error)
 }
 
-/// Whether a commit was refused because a document is not what it was when it was read, or is
-/// locked by a transaction. Nothing was applied; reading again shows what holds now.
+/// The status of a request that was not sent, because the deadline of its operation had passed.
+pub(crate) fn past_deadline() -> Status {
+    let mut status = Status::deadline_exceeded(NotSent.to_string());
+    status.set_source(std::sync::Arc::new(NotSent));
+    status
+}
+
+/// Whether Firestore refused a commit because a document has changed since it was read, or because a
+/// transaction locks it. Nothing was applied; reading again shows the current state.
 pub(crate) fn state_moved(status: &Status) -> bool {
     matches!(
         status.code(),
@@ -56,8 +63,12 @@ fn may_have_been_applied(status: &Status) -> bool {
             | Code::Unavailable
             | Code::DataLoss
     );
-    // Without credentials the request never left.
-    undecided && client_error(status).is_none()
+    // Without credentials the request never left, nor did it past the deadline.
+    undecided && client_error(status).is_none() && !is_unsent(status)
+}
+
+fn is_unsent(status: &Status) -> bool {
+    status.source().is_some_and(<dyn Error>::is::<NotSent>)
 }
 
 fn code(status: &Status) -> ErrorCode {
@@ -70,7 +81,7 @@ fn code(status: &Status) -> ErrorCode {
         | Code::Aborted
         | Code::AlreadyExists
         | Code::Cancelled => ErrorCode::ServiceUnavailable,
-        // Connections that break are `Unknown` to the transport, with their error as the source.
+        // The transport reports a broken connection as `Unknown`, with its error as the source.
         Code::Unknown if status.source().is_some() => ErrorCode::ServiceUnavailable,
         Code::DeadlineExceeded => ErrorCode::NetworkTimeout,
         Code::PermissionDenied | Code::Unauthenticated => ErrorCode::AuthFailed,
@@ -98,7 +109,7 @@ fn code_of_client(kind: &ErrorKind) -> ErrorCode {
     }
 }
 
-/// The error of the client's own side, such as credentials that give no token.
+/// The error of the client itself, such as credentials that yield no token.
 fn client_error(status: &Status) -> Option<&ErrorKind> {
     let mut link = status.source();
     while let Some(error) = link {
@@ -121,19 +132,32 @@ fn presentable(status: &Status) -> Status {
         .iter()
         .any(|mark| status.message().contains(mark));
     let message = if names_document {
-        "(withheld: it names a document)"
+        "(redacted: it names a document)"
     } else {
         status.message()
     };
     let mut shown = Status::new(status.code(), message);
     if let Some(source) = status.source() {
-        // Transport and credential errors hold no names; their own sources are told in their place.
+        // Errors of the transport and of credentials name no document. Their text includes that of
+        // their own sources.
         shown.set_source(std::sync::Arc::new(Cause(chain(source))));
     }
     shown
 }
 
-/// A chain of causes, in words.
+/// The request was not sent.
+#[derive(Debug)]
+struct NotSent;
+
+impl std::fmt::Display for NotSent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the deadline passed before the request was sent")
+    }
+}
+
+impl Error for NotSent {}
+
+/// The text of an error and its sources.
 #[derive(Debug)]
 struct Cause(String);
 
@@ -157,7 +181,7 @@ fn chain(error: &(dyn Error + 'static)) -> String {
 mod tests {
     use super::*;
 
-    /// Code, what it is called, and whether a commit may have been applied.
+    /// gRPC code, error code, and whether a commit may have been applied.
     const TABLE: [(Code, ErrorCode, bool); 17] = [
         (Code::Ok, ErrorCode::Internal, false),
         (Code::Cancelled, ErrorCode::ServiceUnavailable, true),
@@ -211,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_token_is_a_matter_of_credentials_and_leaves_nothing_in_doubt() {
+    fn a_missing_token_is_a_failure_of_credentials_with_a_known_outcome() {
         let error = gcloud_sdk::error::Error::from(ErrorKind::CryptoProviderMissing);
         let boxed: Box<dyn Error + Send + Sync> = Box::new(Box::new(error));
         let status = Status::from_error(boxed);
@@ -220,7 +244,17 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_name_a_document_are_withheld() {
+    fn a_request_past_its_deadline_timed_out_and_was_never_sent() {
+        for error in [of_read(&past_deadline()), of_commit(&past_deadline())] {
+            assert_eq!(error.code(), ErrorCode::NetworkTimeout);
+            assert!(!error.outcome_unknown());
+            let source = error.source().unwrap().to_string();
+            assert!(source.contains("before the request was sent"), "{source}");
+        }
+    }
+
+    #[test]
+    fn messages_that_name_a_document_are_redacted() {
         for message in [
             "No document to update: projects/p/databases/d/documents/locks/secret",
             "entity already exists: EntityRef{partitionRef=dev~p, path=/locks/secret}",

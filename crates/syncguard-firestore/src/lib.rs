@@ -1,28 +1,28 @@
 //! Firestore backend of the SyncGuard lock.
 //!
 //! ```no_run
-//! use std::time::Duration;
-//! use syncguard_core::{LockOptions, lock};
-//! use syncguard_firestore::{FirestoreBackend, FirestoreOptions, FirestoreStore};
+//! use syncguard_core::Locks;
+//! use syncguard_firestore::{FirestoreBackend, FirestoreOptions};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), syncguard_core::LockError> {
-//! let store = FirestoreStore::connect("my-project", FirestoreOptions::new()).await?;
-//! let backend = FirestoreBackend::new(store);
+//! let backend = FirestoreBackend::connect("my-project", FirestoreOptions::new()).await?;
+//! let locks = Locks::new(backend);
 //!
-//! lock(&backend, "payment:42", LockOptions::new(), async |lease| {
-//!     println!("charging under fence {}", lease.fence());
-//! })
-//! .await?;
+//! let receipt = locks
+//!     .lock("payment:42")
+//!     .run(async |lease| format!("charged under fence {}", lease.fence()))
+//!     .await?;
+//! println!("{}", receipt.into_value());
 //! # Ok(()) }
 //! ```
 //!
 //! # Compare-and-set, no transaction
 //!
-//! Every change is one read and one commit that names the versions it read. A commit that finds
-//! other versions changes nothing; the state is then read again and answered by. Nothing is locked
-//! in the database between the two, so clients of different keys do not wait for each other, and a
-//! client that dies in between leaves nothing behind. Without a conflict an operation takes at most
-//! two round trips; contention, `is_locked` and lookups take one.
+//! Every change is one read and one commit, which names the versions that it read. Firestore refuses
+//! a commit if a document has another version by then; the backend reads again and answers by what it
+//! finds. Nothing in the database is locked between the two, so clients of different keys do not wait
+//! for each other, and a client that dies in between leaves nothing behind. Without a conflict an
+//! operation takes at most two round trips. A contended acquire, `is_locked` and lookups take one.
 //!
 //! # Documents
 //!
@@ -31,63 +31,60 @@
 //! | `locks` | the key | `lockId`, `expiresAtMs`, `acquiredAtMs`, `key`, `fence` |
 //! | `fence_counters` | `fence:` and the lock's id | `fence`, `keyDebug` |
 //!
-//! They are those of SyncGuard for TypeScript, so both can share one database. A key that cannot be
-//! a document id (`a/b`, `.`, `..`, `__x__`) goes by its hash. Fields of one's own on a lock do not
-//! survive the next acquire. Lock ids are found by Firestore's automatic index on `lockId`, and
-//! expired locks by that on `expiresAtMs`: do not exempt these fields. Fence counters must never be
-//! deleted; a time-to-live policy belongs on neither collection.
+//! SyncGuard for TypeScript has the same documents, so both can share one database. If Firestore does
+//! not accept a key as an id (`a/b`, `.`, `..`, `__x__`), its document has a hash of the key as its
+//! id. The next acquire removes fields that an application added to a lock. The backend finds lock
+//! ids by Firestore's automatic index on `lockId`, and expired locks by that on `expiresAtMs`: do not
+//! exempt these fields from indexing. Never delete a fence counter, and put a time-to-live policy on
+//! neither collection. An expired lock stays until the next acquire of its key, or until
+//! [`purge_expired`](syncguard_core::Locks::purge_expired) deletes it.
 //!
 //! # Whose clock
 //!
-//! Each client's own by default: keep the machines' clocks in step. Every read is compared with the
-//! time of the server, which a difference of 200 ms warns of; it can be
-//! [refused](FirestoreOptions::with_skew_limit), or
-//! [the server's time](FirestoreOptions::with_server_time) be used throughout. A lease counts as
-//! live until `expires_at_ms + 1000`.
+//! By default each client counts leases by its own clock: synchronize the clocks of all machines. The
+//! backend compares its clock with the server's at every read, reports the skew to observers and logs
+//! a warning above 200 ms. It can also [refuse](FirestoreOptions::skew_limit) to acquire, or use the
+//! [server's time](FirestoreOptions::server_time) throughout. A lease counts as live until
+//! `expires_at_ms + 1000`.
 //!
-//! A lease counts from the read that found the key free. Where another client's transaction keeps the
-//! commit waiting, that much less of it is left; a guard, which counts from before the request, takes
-//! no longer lease for granted, and one that has run out by then is given back.
+//! A lease counts from the read that found the key free. If a transaction of another client delays
+//! the commit, the lease is shorter by that delay. A guard counts from before the request, so it never
+//! relies on more than is left; a grant that arrives after its lease has expired is released.
 //!
 //! # TLS and credentials
 //!
-//! Both are the application's choice. `tls-native-roots` or `tls-webpki-roots` say whom to trust;
-//! without either it is Google's own roots. Cryptography is that of the rustls `CryptoProvider` which
-//! the application has installed before it connects, or comes with the feature `default-crypto`.
+//! The application chooses both. The features `tls-native-roots` and `tls-webpki-roots` select the
+//! trusted roots; without either, TLS trusts Google's own. Cryptography is the rustls `CryptoProvider`
+//! that the application installs before it connects, or comes with the feature `default-crypto`.
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod backend;
 mod clock;
 mod connect;
-mod document;
 mod error;
-mod name;
+mod names;
 mod options;
 mod preflight;
 mod purge;
+mod record;
 mod reread;
 mod wire;
 
-use syncguard_core::Managed;
-
 pub use gcloud_sdk;
 
-pub use crate::backend::FirestoreStore;
+pub use crate::backend::FirestoreBackend;
 pub use crate::connect::FirestoreApi;
+pub use crate::names::{STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE};
 pub use crate::options::{
     DEFAULT_FENCE_COLLECTION, DEFAULT_LOCK_COLLECTION, DEFAULT_REQUEST_TIMEOUT,
     DEFAULT_SKEW_WARNING, FirestoreOptions, RECOMMENDED_SKEW_LIMIT,
 };
 
-/// A [`FirestoreStore`] with the policy of [`Managed`]: what callers hold.
-pub type FirestoreBackend = Managed<FirestoreStore>;
-
-// What callers hold goes from thread to thread, and into futures that do.
+// Backends and options move between threads, and into futures that do.
 const _: () = {
     const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
     shared::<FirestoreBackend>();
-    shared::<FirestoreStore>();
     shared::<FirestoreOptions>();
 };
 

@@ -1,18 +1,22 @@
 //! What documents are called: ids, and the full names that requests carry.
 
-use syncguard_core::{
-    LockError, LockKey, make_fence_key, make_hashed_storage_key, make_storage_key,
-};
+use syncguard_core::backend::{make_fence_key, make_hashed_storage_key, make_storage_key};
+use syncguard_core::{LockError, LockKey};
 
 use crate::FirestoreOptions;
 
-/// Bytes of a document or collection id.
-const LIMIT: usize = 1_500;
+/// The longest storage key in UTF-8 bytes: Firestore's limit of a document id.
+///
+/// The storage key of a lock is the key itself, without a prefix. A key has at most
+/// [`MAX_KEY_LENGTH_BYTES`](syncguard_core::backend::MAX_KEY_LENGTH_BYTES) bytes and its fence counter
+/// `fence:` before that, so none is ever shortened for its length.
+pub const STORAGE_KEY_LIMIT: usize = 1_500;
 
-/// Nothing is derived by appending to a document's id.
-const RESERVE: usize = 0;
+/// Bytes of a storage key that stay free for names derived from it: none, since locks and fence
+/// counters are documents of different collections.
+pub const STORAGE_KEY_RESERVE: usize = 0;
 
-/// Collections of a database are a namespace: keys need no prefix.
+/// A collection is a namespace of its own: keys need no prefix.
 const PREFIX: &str = "";
 
 /// The full names of one key's two documents.
@@ -32,8 +36,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Names in the database that a project's id (then its default database) or a full path
-    /// stands for.
+    /// Names in a database, which is a project's id, for its default database, or a full path.
     pub(crate) fn new(database: &str, options: &FirestoreOptions) -> Result<Self, LockError> {
         options.check()?;
         let database = match database.split('/').collect::<Vec<_>>()[..] {
@@ -56,7 +59,7 @@ impl Names {
 
     pub(crate) fn of(&self, key: &LockKey) -> Result<KeyNames, LockError> {
         let id = document_id(key.as_str())?;
-        let fence_id = make_fence_key(PREFIX, &id, LIMIT, RESERVE)?;
+        let fence_id = make_fence_key(PREFIX, &id, STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE)?;
         Ok(KeyNames {
             lock: self.document(&self.locks, &id),
             fence_counter: self.document(&self.fence_counters, &fence_id),
@@ -77,25 +80,25 @@ impl Names {
     }
 }
 
-/// The key itself where it may be an id and is not too long, else its hash.
+/// The key itself if Firestore accepts it as an id, else its hash.
 fn document_id(key: &str) -> Result<String, LockError> {
     if is_reserved(key) || key.contains('/') {
         return Ok(make_hashed_storage_key(PREFIX, key));
     }
-    make_storage_key(PREFIX, key, LIMIT, RESERVE)
+    make_storage_key(PREFIX, key, STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE)
 }
 
-/// Checks a collection's id: Firestore's rules are those of a document's.
+/// Checks a collection's id. Firestore has the same rules for it as for a document's.
 pub(crate) fn check_collection(id: &str) -> Result<(), LockError> {
     let refuse = |why: &str| {
         Err(LockError::invalid_argument(format!(
-            "`{}` cannot be a collection's id: {why}",
+            "`{}` is not a valid collection id: {why}",
             id.escape_debug()
         )))
     };
     match id {
         "" => refuse("it is empty"),
-        _ if id.len() > LIMIT => refuse("it is longer than 1500 bytes"),
+        _ if id.len() > STORAGE_KEY_LIMIT => refuse("it is longer than 1500 bytes"),
         _ if id.contains('/') => refuse("it contains `/`; subcollections are not supported"),
         _ if id.contains('\0') => refuse("it contains U+0000"),
         _ if is_reserved(id) => refuse("`.`, `..` and `__x__` are reserved"),
@@ -218,18 +221,18 @@ mod tests {
         let long = "x".repeat(1_501);
         for bad in ["", "a/b", ".", "..", "__x__", "a\0b", &long] {
             for options in [
-                FirestoreOptions::new().with_lock_collection(bad),
-                FirestoreOptions::new().with_fence_collection(bad),
+                FirestoreOptions::new().lock_collection(bad),
+                FirestoreOptions::new().fence_collection(bad),
             ] {
                 let error = Names::new("p", &options).unwrap_err();
                 assert_eq!(error.code(), syncguard_core::ErrorCode::InvalidArgument);
             }
         }
-        let same = FirestoreOptions::new().with_lock_collection("fence_counters");
+        let same = FirestoreOptions::new().lock_collection("fence_counters");
         assert!(Names::new("p", &same).is_err());
         let own = FirestoreOptions::new()
-            .with_lock_collection("app-locks")
-            .with_fence_collection("app-fences");
+            .lock_collection("app-locks")
+            .fence_collection("app-fences");
         assert!(Names::new("p", &own).is_ok());
     }
 }

@@ -1,31 +1,32 @@
-//! [`FirestoreOptions`]: what a store can be told.
+//! [`FirestoreOptions`]: the choices of a backend.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use syncguard_core::{DEFAULT_OPERATION_TIMEOUT, LockError, TimeAuthority};
+use syncguard_core::LockError;
+use syncguard_core::backend::{DEFAULT_OPERATION_TIMEOUT, TimeAuthority};
 
-use crate::name::check_collection;
+use crate::names::check_collection;
 
-/// Collection of the locks when none is given.
+/// Default collection of the locks.
 pub const DEFAULT_LOCK_COLLECTION: &str = "locks";
 
-/// Collection of the fence counters when none is given.
+/// Default collection of the fence counters.
 pub const DEFAULT_FENCE_COLLECTION: &str = "fence_counters";
 
-/// Bound of one request, and of connecting, when none is given.
+/// Default timeout of one request and of connecting.
 pub const DEFAULT_REQUEST_TIMEOUT: Duration = DEFAULT_OPERATION_TIMEOUT;
 
-/// Difference of the clocks that warns when none is given.
+/// Default clock skew above which the backend logs a warning.
 pub const DEFAULT_SKEW_WARNING: Duration = Duration::from_millis(200);
 
-/// A sensible value for [`FirestoreOptions::with_skew_limit`].
+/// Recommended value for [`FirestoreOptions::skew_limit`].
 pub const RECOMMENDED_SKEW_LIMIT: Duration = Duration::from_millis(500);
 
 pub(crate) type WallClock = Arc<dyn Fn() -> i64 + Send + Sync>;
 
-/// Options of a [`FirestoreStore`](crate::FirestoreStore).
+/// Options of a [`FirestoreBackend`](crate::FirestoreBackend).
 #[derive(Clone)]
 pub struct FirestoreOptions {
     pub(crate) locks: String,
@@ -39,7 +40,7 @@ pub struct FirestoreOptions {
 }
 
 impl FirestoreOptions {
-    /// The defaults, as each setter states them.
+    /// The defaults, each named at its setter.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -56,29 +57,29 @@ impl FirestoreOptions {
 
     /// The collection of the locks. Default: `locks`.
     ///
-    /// All clients must agree on it. It is checked when the store is made.
+    /// All clients must use the same. The constructors of the backend check it.
     #[must_use]
-    pub fn with_lock_collection(mut self, id: impl Into<String>) -> Self {
+    pub fn lock_collection(mut self, id: impl Into<String>) -> Self {
         self.locks = id.into();
         self
     }
 
-    /// The collection of the fence counters, another than that of the locks. Default:
+    /// The collection of the fence counters, which is not that of the locks. Default:
     /// `fence_counters`.
     ///
-    /// All clients must agree on it. It is checked when the store is made.
+    /// All clients must use the same. The constructors of the backend check it.
     #[must_use]
-    pub fn with_fence_collection(mut self, id: impl Into<String>) -> Self {
+    pub fn fence_collection(mut self, id: impl Into<String>) -> Self {
         self.fence_counters = id.into();
         self
     }
 
-    /// Whether the server's time decides when a lease ends. Default: no, each client's own.
+    /// Whether the server's time decides when a lease ends. Default: no, each client's own clock.
     ///
-    /// All clients must agree on it. The server's time is that of the read which an operation
-    /// starts with.
+    /// All clients must use the same; SyncGuard for TypeScript uses client time. The server's time is
+    /// that of the read that an operation begins with.
     #[must_use]
-    pub fn with_server_time(mut self, enabled: bool) -> Self {
+    pub fn server_time(mut self, enabled: bool) -> Self {
         self.time_authority = if enabled {
             TimeAuthority::Server
         } else {
@@ -87,51 +88,51 @@ impl FirestoreOptions {
         self
     }
 
-    /// Warns, once a minute at most, when this machine's clock and the server's are further apart.
-    /// Default: 200 ms.
+    /// Logs a warning, at most once a minute, when the clock skew exceeds `skew`. Default: 200 ms.
     ///
-    /// It has no effect with [server time](Self::with_server_time), to which the clock is nothing.
+    /// The skew is the difference of this machine's clock from the server's. With
+    /// [server time](Self::server_time) nothing is logged: the local clock does not matter then.
     #[must_use]
-    pub fn with_skew_warning(mut self, difference: Duration) -> Self {
-        self.skew_warning = difference;
+    pub fn skew_warning(mut self, skew: Duration) -> Self {
+        self.skew_warning = skew;
         self
     }
 
-    /// Refuses to acquire and to extend, with `Internal`, when the clocks are further apart.
-    /// Default: never.
+    /// Refuses to acquire and to extend, with `Internal`, when the clock skew exceeds `skew`. Default:
+    /// no limit.
     ///
-    /// [`RECOMMENDED_SKEW_LIMIT`] leaves as much again to the tolerance of leases. It has no effect
-    /// with [server time](Self::with_server_time).
+    /// [`RECOMMENDED_SKEW_LIMIT`] is half of the tolerance that leases are counted with: two machines
+    /// can be off in opposite directions. It has no effect with [server time](Self::server_time).
     #[must_use]
-    pub fn with_skew_limit(mut self, difference: Duration) -> Self {
-        self.skew_limit = Some(difference);
+    pub fn skew_limit(mut self, skew: Duration) -> Self {
+        self.skew_limit = Some(skew);
         self
     }
 
     /// Whether `is_locked` deletes, in the background, a lock that it finds expired for more than
-    /// 2 s. Default: no; `is_locked` then only reads.
+    /// 2 s. Default: no; `is_locked` only reads.
     ///
-    /// At most one deletion is started a second. It never delays or changes the answer, and never
-    /// touches a lock that was taken meanwhile, or a fence counter.
+    /// It starts at most one deletion a second. The deletion neither delays nor changes the answer,
+    /// and never touches a fence counter or a lock that was acquired meanwhile.
     #[must_use]
-    pub fn with_cleanup_in_is_locked(mut self, enabled: bool) -> Self {
+    pub fn cleanup_in_is_locked(mut self, enabled: bool) -> Self {
         self.cleanup_in_is_locked = enabled;
         self
     }
 
-    /// Bounds connecting, and each request to the server. Default: 5 s.
+    /// Bounds connecting and each request to the server. Default: 5 s.
     ///
-    /// An operation of up to two requests or more is bounded as a whole by its
-    /// [`Policy`](syncguard_core::Policy).
+    /// An operation can send several requests. The
+    /// [operation timeout](syncguard_core::LocksBuilder::operation_timeout) bounds it as a whole.
     #[must_use]
-    pub fn with_request_timeout(mut self, timeout: Duration) -> Self {
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout;
         self
     }
 
-    /// Replaces this machine's clock: Unix milliseconds. Meant for tests.
+    /// Replaces this machine's clock: Unix milliseconds. For tests. Default: the system's clock.
     #[must_use]
-    pub fn with_wall_clock(mut self, now_ms: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
+    pub fn wall_clock(mut self, now_ms: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
         self.wall_clock = Arc::new(now_ms);
         self
     }
@@ -141,8 +142,8 @@ impl FirestoreOptions {
         check_collection(&self.fence_counters)?;
         if self.locks == self.fence_counters {
             return Err(LockError::invalid_argument(
-                "locks and fence counters need collections of their own: cleaning up locks must \
-                 never delete a fence counter",
+                "locks and fence counters must be in different collections: deleting expired locks \
+                 must never delete a fence counter",
             ));
         }
         if self.request_timeout.is_zero() {

@@ -1,65 +1,68 @@
-//! Asking a database whether it is set up for locks. What is written is refused as a whole.
+//! Whether a database is set up for locks: permissions, indexes and the clock.
 
 use std::time::Duration;
 
-use syncguard_core::{
-    ErrorCode, Fence, Finding, LockError, LockId, LockKey, Preflight, Severity, TimeAuthority,
-};
+use syncguard_core::backend::TimeAuthority;
+use syncguard_core::{ErrorCode, Fence, Finding, LockError, LockId, LockKey, Severity};
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use crate::document::{LockDocument, Version, delete, write_counter};
 use crate::error::{self, state_moved};
+use crate::record::{LockDocument, Version, delete, write_counter};
 use crate::wire::Reading;
-use crate::{DEFAULT_SKEW_WARNING, FirestoreStore, RECOMMENDED_SKEW_LIMIT};
+use crate::{DEFAULT_SKEW_WARNING, FirestoreBackend, RECOMMENDED_SKEW_LIMIT};
 
-/// Difference of the clocks that is worth a word.
+/// Clock skew that is worth a finding.
 const NOTABLE_SKEW: Duration = Duration::from_millis(100);
 
-/// Three reads and one write. The write is one of several in a commit of which one cannot succeed,
-/// so none of them does; whether the right is there is decided before.
-impl Preflight for FirestoreStore {
-    async fn preflight(&self) -> Result<Vec<Finding>, LockError> {
-        let mut inquiry = Inquiry::new(self)?;
-        let id = inquiry.lock.lock_id;
-        let names = self.wire.names().of(&inquiry.lock.key)?;
+impl FirestoreBackend {
+    /// Sends three reads and one commit. One write of the commit cannot succeed, so Firestore applies
+    /// none of them; it checks the permission before that.
+    pub(crate) async fn inspect(&self, deadline: Instant) -> Result<Vec<Finding>, LockError> {
+        let mut inspection = Inspection::new(self, deadline)?;
+        let id = inspection.lock.lock_id;
+        let names = self.wire.names().of(&inspection.lock.key)?;
         let both = vec![names.lock, names.fence_counter];
-        if let Err(status) = inquiry.read(self.wire.get(both)).await {
-            inquiry.denied("read documents", &status)?;
+        if let Err(status) = inspection.read(self.wire.get(both, deadline)).await {
+            inspection.denied("read documents", &status)?;
         }
-        let by_id = inquiry.read(self.wire.find_by_lock_id(id.as_str())).await;
-        inquiry.queried(by_id, || {
+        let by_id = self.wire.find_by_lock_id(id.as_str(), deadline);
+        let by_id = inspection.read(by_id).await;
+        inspection.queried(by_id, || {
             missing_index(
                 Severity::Error,
                 "firestore-index-missing",
                 "lockId",
-                "locks can be taken, and neither extended nor released",
+                "locks can be acquired, but neither extended nor released",
             )
         })?;
-        let by_expiry = inquiry.read(self.wire.find_by_expiry(1)).await;
-        inquiry.queried(by_expiry, || {
+        let by_expiry = self.wire.find_by_expiry(1, deadline);
+        let by_expiry = inspection.read(by_expiry).await;
+        inspection.queried(by_expiry, || {
             missing_index(
                 Severity::Warning,
                 "firestore-expiry-index-missing",
                 "expiresAtMs",
-                "`purge_expired` fails, and locks of keys that are never used again stay",
+                "`purge_expired` fails, and expired locks of keys that are never used again stay",
             )
         })?;
-        inquiry.write().await?;
-        Ok(inquiry.findings())
+        inspection.write().await?;
+        Ok(inspection.findings())
     }
 }
 
-struct Inquiry<'a> {
-    store: &'a FirestoreStore,
-    /// On a key that nobody has.
+struct Inspection<'a> {
+    backend: &'a FirestoreBackend,
+    deadline: Instant,
+    /// On a key that nobody uses.
     lock: LockDocument,
     denied: Vec<&'static str>,
     findings: Vec<Finding>,
     skew_ms: i64,
 }
 
-impl<'a> Inquiry<'a> {
-    fn new(store: &'a FirestoreStore) -> Result<Self, LockError> {
+impl<'a> Inspection<'a> {
+    fn new(backend: &'a FirestoreBackend, deadline: Instant) -> Result<Self, LockError> {
         let lock_id = LockId::generate()?;
         let lock = LockDocument {
             key: LockKey::new(&format!("preflight:{}", lock_id.as_str()))?,
@@ -69,7 +72,8 @@ impl<'a> Inquiry<'a> {
             fence: Fence::from_counter(1)?,
         };
         Ok(Self {
-            store,
+            backend,
+            deadline,
             lock,
             denied: Vec::new(),
             findings: Vec::new(),
@@ -81,24 +85,24 @@ impl<'a> Inquiry<'a> {
         &mut self,
         request: impl Future<Output = Result<Reading, Status>>,
     ) -> Result<(), Status> {
-        let clock = &self.store.clock;
+        let clock = &self.backend.clock;
         let sent_ms = clock.wall_ms();
         let reading = request.await?;
         let skew_ms = clock.moment(sent_ms, reading.read_time_ms).skew_ms();
-        // Each is as much as is certain, so the largest is the nearest.
+        // Each is the part that is certain, so the largest is the closest.
         if skew_ms.unsigned_abs() > self.skew_ms.unsigned_abs() {
             self.skew_ms = skew_ms;
         }
         Ok(())
     }
 
-    /// Notes that a query found no index, or no right.
+    /// Notes that a query found no index or lacked permission.
     fn queried(
         &mut self,
-        answer: Result<(), Status>,
+        outcome: Result<(), Status>,
         without_index: impl FnOnce() -> Finding,
     ) -> Result<(), LockError> {
-        match answer {
+        match outcome {
             Ok(()) => Ok(()),
             Err(status) if status.code() == Code::FailedPrecondition => {
                 self.findings.push(without_index());
@@ -108,7 +112,7 @@ impl<'a> Inquiry<'a> {
         }
     }
 
-    /// Notes a right that is missing; anything else is a failure.
+    /// Notes a missing permission; any other status is a failure.
     fn denied(&mut self, what: &'static str, status: &Status) -> Result<(), LockError> {
         if status.code() != Code::PermissionDenied {
             return Err(error::of_read(status));
@@ -120,7 +124,7 @@ impl<'a> Inquiry<'a> {
     }
 
     async fn write(&mut self) -> Result<(), LockError> {
-        let wire = &self.store.wire;
+        let wire = &self.backend.wire;
         let names = wire.names().of(&self.lock.key)?;
         let other = LockKey::new(&format!("{}:other", self.lock.key.as_str()))?;
         let absent = wire.names().of(&other)?.lock;
@@ -134,12 +138,12 @@ impl<'a> Inquiry<'a> {
             ),
             delete(absent, Version::PRESENT),
         ];
-        match wire.commit(writes).await {
+        match wire.commit(writes, self.deadline).await {
             Err(status) if state_moved(&status) => Ok(()),
             Err(status) => self.denied("write documents", &status),
             Ok(()) => Err(LockError::new(
                 ErrorCode::Internal,
-                "a commit was accepted whose precondition does not hold",
+                "Firestore accepted a commit whose precondition does not hold",
             )),
         }
     }
@@ -149,11 +153,11 @@ impl<'a> Inquiry<'a> {
             self.findings.push(Finding::new(
                 Severity::Error,
                 "firestore-missing-rights",
-                format!("these credentials may not {}", self.denied.join(", ")),
+                format!("no permission to {}", self.denied.join(", ")),
                 "grant the service account the role `roles/datastore.user` on the project",
             ));
         }
-        if self.store.clock.authority() == TimeAuthority::Client {
+        if self.backend.clock.authority() == TimeAuthority::Client {
             self.findings.extend(skewed(self.skew_ms));
         }
         self.findings
@@ -174,8 +178,8 @@ fn missing_index(
              {consequence}"
         ),
         format!(
-            "remove the exemption of `{field}` from the single-field indexes, and wait until the \
-             index is built"
+            "remove the exemption of `{field}` from the single-field indexes, and wait until \
+             Firestore has built the index"
         ),
     )
 }
@@ -184,26 +188,25 @@ fn skewed(skew_ms: i64) -> Option<Finding> {
     let (severity, consequence) = match Duration::from_millis(skew_ms.unsigned_abs()) {
         skew if skew > RECOMMENDED_SKEW_LIMIT => (
             Severity::Error,
-            "beside a machine that is off by as much the other way, a lease can have ended for \
-             one and not for the other",
+            "if another machine is off as far in the other direction, one counts a lease as expired \
+             and the other as live",
         ),
         skew if skew > DEFAULT_SKEW_WARNING => (
             Severity::Warning,
-            "it uses up the tolerance that leases are counted with",
+            "the skew uses up part of the tolerance that leases are counted with",
         ),
-        skew if skew > NOTABLE_SKEW => (Severity::Info, "synchronised clocks are closer"),
+        skew if skew > NOTABLE_SKEW => (Severity::Info, "synchronized clocks are closer"),
         _ => return None,
     };
     Some(Finding::new(
         severity,
         "firestore-clock-skew",
         format!(
-            "this machine's clock is {} ms {} Firestore's: {consequence}",
+            "the local clock is {} ms {} Firestore's: {consequence}",
             skew_ms.unsigned_abs(),
             if skew_ms > 0 { "ahead of" } else { "behind" },
         ),
-        "have the clock synchronised by NTP, or set `FirestoreOptions::with_server_time(true)` in \
-         all clients",
+        "synchronize the clock by NTP, or set `FirestoreOptions::server_time(true)` in all clients",
     ))
 }
 

@@ -1,76 +1,47 @@
-//! Clean-up: of what is long expired, and of nothing else.
+//! Deleting locks that expired long ago, and nothing else.
 
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use syncguard_core::{LockError, TIME_TOLERANCE_MS};
+use gcloud_sdk::google::firestore::v1::Write;
+use syncguard_core::LockError;
+use syncguard_core::backend::{DEFAULT_OPERATION_TIMEOUT, TIME_TOLERANCE_MS};
+use tokio::time::Instant;
 
-use crate::FirestoreStore;
+use crate::FirestoreBackend;
 use crate::backend::Snapshot;
-use crate::document::{LockDocument, Version, delete};
 use crate::error;
+use crate::record::{LockDocument, Version, delete};
 
-/// How long a lock must have been expired: a second beyond the tolerance by a client's clock, and
-/// the 2 s that are asked of the server's.
+/// How long a lock must have been expired: a second beyond the tolerance by a client's clock, which
+/// makes the 2 s that server time requires.
 const GUARD_MS: i64 = TIME_TOLERANCE_MS + 1_000;
 
-/// Locks that are read, and deleted, at a time. A batch of writes holds up to 500.
-const PAGE: i32 = 300;
+/// The most locks that one read returns and one batch deletes. Firestore accepts 500 writes.
+const PAGE: u32 = 300;
 
 /// Time between two deletions that `is_locked` starts.
-const CLEANUP_INTERVAL: Duration = Duration::from_secs(1);
+const CLEAN_UP_INTERVAL: Duration = Duration::from_secs(1);
 
-impl FirestoreStore {
-    /// Deletes locks that have been expired for more than 2 s, such as those of keys that are never
-    /// used again; says how many. Never a fence counter.
-    ///
-    /// A lock that is taken or extended meanwhile is left alone. Each request is bounded by the
-    /// [request timeout](crate::FirestoreOptions::with_request_timeout).
-    ///
-    /// # Errors
-    /// A failure of the store. What was deleted before stays deleted.
-    ///
-    /// # Cancel safety
-    /// Safe: it can be begun again at any time.
-    pub async fn purge_expired(&self) -> Result<usize, LockError> {
-        let mut purged = 0;
-        loop {
-            let snapshot = self.read(self.wire.find_by_expiry(PAGE)).await?;
-            let writes = deletions(&snapshot)?;
-            let (read, expired) = (snapshot.documents.len(), writes.len());
-            if expired == 0 {
-                return Ok(purged);
-            }
-            let deleted = self.wire.write_each(writes).await;
-            let deleted = deleted.map_err(|status| error::of_commit(&status))?;
-            purged += deleted;
-            // A live lock was read, or the last one; or others keep changing what is left.
-            if expired < read || i32::try_from(read) != Ok(PAGE) || deleted == 0 {
-                return Ok(purged);
-            }
+/// Whether `is_locked` deletes expired locks, and when it last did. Clones share that time.
+#[derive(Clone)]
+pub(crate) struct CleanUp {
+    pub(crate) enabled: bool,
+    last: Arc<Mutex<Option<Instant>>>,
+}
+
+impl CleanUp {
+    pub(crate) fn new(enabled: bool) -> Self {
+        Self {
+            enabled,
+            last: Arc::default(),
         }
     }
 
-    /// Starts the deletion of a lock that `is_locked` found long expired, if that is enabled and
-    /// none was started lately.
-    pub(crate) fn clean_up(&self, snapshot: &Snapshot) {
-        if !self.cleanup_in_is_locked {
-            return;
-        }
-        // A malformed lock is somebody else's document.
-        let writes = deletions(snapshot).unwrap_or_default();
-        if writes.is_empty() || !self.cleanup_is_due() {
-            return;
-        }
-        let wire = self.wire.clone();
-        tokio::spawn(async move {
-            // Best effort: what fails here is found again.
-            let _ = wire.write_each(writes).await;
-        });
-    }
-
-    fn cleanup_is_due(&self) -> bool {
-        let mut last = self.last_cleanup();
-        let due = last.is_none_or(|last| last.elapsed() >= CLEANUP_INTERVAL);
+    /// Whether one may start now; if so, it counts as started.
+    fn start(&self) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.is_none_or(|last| last.elapsed() >= CLEAN_UP_INTERVAL);
         if due {
             *last = Some(Instant::now());
         }
@@ -78,10 +49,52 @@ impl FirestoreStore {
     }
 }
 
+impl FirestoreBackend {
+    /// Deletes at most `limit` locks that have been expired for more than 2 s, and returns how many.
+    /// A lock that is acquired or extended meanwhile is left alone.
+    pub(crate) async fn purge(&self, limit: u32, deadline: Instant) -> Result<u64, LockError> {
+        let mut purged = 0;
+        while purged < limit {
+            let page = PAGE.min(limit - purged);
+            let snapshot = self.read(self.wire.find_by_expiry(page, deadline)).await?;
+            let writes = deletions(&snapshot)?;
+            if writes.is_empty() {
+                break;
+            }
+            let (read, expired) = (snapshot.documents.len(), writes.len());
+            let deleted = self.wire.write_each(writes, deadline).await;
+            let deleted = deleted.map_err(|status| error::of_commit(&status))?;
+            purged = purged.saturating_add(deleted);
+            // The rest is live or there is none, or other clients keep changing what is left.
+            if expired < read || u32::try_from(read) != Ok(page) || deleted == 0 {
+                break;
+            }
+        }
+        Ok(purged.into())
+    }
+
+    /// Starts the deletion of a lock that `is_locked` found long expired, if that is enabled and
+    /// none was started within the last second.
+    pub(crate) fn clean_up(&self, snapshot: &Snapshot) {
+        if !self.clean_up.enabled {
+            return;
+        }
+        // A malformed document belongs to someone else.
+        let writes = deletions(snapshot).unwrap_or_default();
+        if writes.is_empty() || !self.clean_up.start() {
+            return;
+        }
+        let wire = self.wire.clone();
+        tokio::spawn(async move {
+            let deadline = Instant::now() + DEFAULT_OPERATION_TIMEOUT;
+            // Best effort: a later `is_locked` finds what stays.
+            let _ = wire.write_each(writes, deadline).await;
+        });
+    }
+}
+
 /// Deletes what is expired beyond the guard, in the version that was read.
-fn deletions(
-    snapshot: &Snapshot,
-) -> Result<Vec<gcloud_sdk::google::firestore::v1::Write>, LockError> {
+fn deletions(snapshot: &Snapshot) -> Result<Vec<Write>, LockError> {
     let mut writes = Vec::new();
     for document in &snapshot.documents {
         let lock = LockDocument::parse(document)?;

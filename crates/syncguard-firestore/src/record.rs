@@ -1,4 +1,4 @@
-//! The two kinds of documents: reading and writing their fields.
+//! The stored lock and its fence counter: reading and writing the fields of their documents.
 
 use std::collections::HashMap;
 
@@ -8,9 +8,8 @@ use gcloud_sdk::google::firestore::v1::value::ValueType;
 use gcloud_sdk::google::firestore::v1::write::Operation;
 use gcloud_sdk::google::firestore::v1::{Document, DocumentMask, Precondition, Value, Write};
 use gcloud_sdk::prost_types::Timestamp;
-use syncguard_core::{
-    Fence, Grant, LockError, LockId, LockInfoDebug, LockKey, TIME_TOLERANCE_MS, is_live,
-};
+use syncguard_core::backend::{FENCE_DIGITS, Grant, TIME_TOLERANCE_MS, is_live};
+use syncguard_core::{Fence, LockError, LockId, LockInfoDebug, LockKey};
 
 pub(crate) const LOCK_ID: &str = "lockId";
 pub(crate) const EXPIRES_AT_MS: &str = "expiresAtMs";
@@ -19,14 +18,14 @@ const KEY: &str = "key";
 const FENCE: &str = "fence";
 const KEY_DEBUG: &str = "keyDebug";
 
-/// What a document was when it was read, as a condition on changing it.
+/// The state in which a document was read, as a precondition of a write.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Version(ConditionType);
 
 impl Version {
     /// There was no document.
     pub(crate) const ABSENT: Self = Self(ConditionType::Exists(false));
-    /// There was one, whichever.
+    /// There was one, in any version.
     pub(crate) const PRESENT: Self = Self(ConditionType::Exists(true));
 
     pub(crate) fn of(document: &Document) -> Result<Self, LockError> {
@@ -43,7 +42,7 @@ impl Version {
     }
 }
 
-/// A lock, as its document has it.
+/// A stored lock.
 #[derive(Debug, Clone)]
 pub(crate) struct LockDocument {
     pub(crate) key: LockKey,
@@ -75,24 +74,20 @@ impl LockDocument {
     }
 
     pub(crate) fn grant(&self) -> Grant {
-        Grant {
-            lock_id: self.lock_id,
-            expires_at_ms: self.expires_at_ms,
-            fence: self.fence,
-        }
+        Grant::new(self.lock_id, self.expires_at_ms, self.fence)
     }
 
     pub(crate) fn info(self) -> LockInfoDebug {
-        LockInfoDebug {
-            key: self.key,
-            lock_id: self.lock_id,
-            expires_at_ms: self.expires_at_ms,
-            acquired_at_ms: self.acquired_at_ms,
-            fence: self.fence,
-        }
+        LockInfoDebug::new(
+            self.key,
+            self.lock_id,
+            self.expires_at_ms,
+            self.acquired_at_ms,
+            self.fence,
+        )
     }
 
-    /// Writes the lock, over whatever of that version is there.
+    /// Writes the lock over the document of that version.
     pub(crate) fn write(&self, name: String, version: Version) -> Write {
         let fields = [
             (LOCK_ID, string(self.lock_id.as_str())),
@@ -105,9 +100,13 @@ impl LockDocument {
     }
 }
 
-/// The number of a fence counter.
+/// The number of a fence counter. One beyond the last fence is used up, not malformed.
 pub(crate) fn parse_counter(document: &Document) -> Result<u64, LockError> {
-    Ok(fence(document)?.get())
+    let digits = text(document, FENCE)?;
+    if digits.len() != FENCE_DIGITS || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(malformed(FENCE));
+    }
+    digits.parse().map_err(|_| malformed(FENCE))
 }
 
 /// Writes a fence counter.
@@ -119,7 +118,7 @@ pub(crate) fn write_counter(name: String, fence: Fence, key: &LockKey, version: 
     update(name, fields, None, version)
 }
 
-/// Writes a lock's expiry alone.
+/// Writes a lock's expiry and leaves its other fields.
 pub(crate) fn write_expiry(name: String, expires_at_ms: i64, version: Version) -> Write {
     let field = (EXPIRES_AT_MS, ValueType::IntegerValue(expires_at_ms));
     let mask = DocumentMask {
@@ -194,9 +193,9 @@ fn fence(document: &Document) -> Result<Fence, LockError> {
     text(document, FENCE)?.parse().map_err(|_| malformed(FENCE))
 }
 
-/// The error of a document that is none of ours. It is left as it is.
+/// The error of a document that SyncGuard did not write. It stays as it is.
 fn malformed(field: &str) -> LockError {
     LockError::invalid_argument(format!(
-        "a document in SyncGuard's collections is not SyncGuard's: `{field}` is missing or malformed"
+        "foreign document in a collection of SyncGuard: `{field}` is missing or malformed"
     ))
 }

@@ -1,5 +1,6 @@
 //! [`Wire`]: the requests, each one round trip.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use gcloud_sdk::RequestTimeouts;
@@ -16,33 +17,38 @@ use gcloud_sdk::google::firestore::v1::{
     StructuredQuery, Value, Write,
 };
 use gcloud_sdk::prost_types::Timestamp;
+use tokio::time::Instant;
 use tonic::{Code, Request, Status};
 
 use crate::FirestoreApi;
-use crate::document::{EXPIRES_AT_MS, LOCK_ID, millis};
-use crate::name::Names;
+use crate::error;
+use crate::names::Names;
+use crate::record::{EXPIRES_AT_MS, LOCK_ID, millis};
 
-/// Documents, and the server's time at which they were so.
+/// Documents, and the server's time of the read.
 #[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) documents: Vec<Document>,
     pub(crate) read_time_ms: i64,
 }
 
-/// The driver's futures are boxed: they take kilobytes, which every future around them would take, too.
+/// Sends requests. Each is bounded by the request timeout and by the deadline of its operation, and
+/// none is sent once that has passed.
+///
+/// The driver's futures are boxed: they take kilobytes, and so would every future around them.
 #[derive(Clone)]
 pub(crate) struct Wire {
     client: FirestoreApi,
-    names: Names,
-    timeouts: RequestTimeouts,
+    names: Arc<Names>,
+    timeout: Duration,
 }
 
 impl Wire {
     pub(crate) fn new(client: FirestoreApi, names: Names, timeout: Duration) -> Self {
         Self {
             client,
-            names,
-            timeouts: RequestTimeouts::new().with_total(timeout),
+            names: Arc::new(names),
+            timeout,
         }
     }
 
@@ -51,14 +57,19 @@ impl Wire {
     }
 
     /// Reads documents by name. Those that do not exist are left out.
-    pub(crate) async fn get(&self, documents: Vec<String>) -> Result<Reading, Status> {
+    pub(crate) async fn get(
+        &self,
+        documents: Vec<String>,
+        deadline: Instant,
+    ) -> Result<Reading, Status> {
         let request = BatchGetDocumentsRequest {
             database: self.names.database.clone(),
             documents,
             ..BatchGetDocumentsRequest::default()
         };
         let mut client = self.client.get();
-        let response = Box::pin(client.batch_get_documents(self.request(request))).await?;
+        let response =
+            Box::pin(client.batch_get_documents(self.request(request, deadline)?)).await?;
         let (mut stream, mut gathered) = (response.into_inner(), Gathered::default());
         while let Some(part) = stream.message().await? {
             let document = match part.result {
@@ -70,9 +81,13 @@ impl Wire {
         gathered.finish()
     }
 
-    /// Reads all locks with this id. Without a limit: there should be one at most, and more must
-    /// not go unseen.
-    pub(crate) async fn find_by_lock_id(&self, lock_id: &str) -> Result<Reading, Status> {
+    /// Reads all locks with this id. There should be one at most; without a limit, duplicates are
+    /// seen.
+    pub(crate) async fn find_by_lock_id(
+        &self,
+        lock_id: &str,
+        deadline: Instant,
+    ) -> Result<Reading, Status> {
         let filter = FieldFilter {
             field: field(LOCK_ID),
             op: Operator::Equal.into(),
@@ -80,29 +95,37 @@ impl Wire {
                 value_type: Some(ValueType::StringValue(lock_id.to_owned())),
             }),
         };
-        self.query(StructuredQuery {
+        let query = StructuredQuery {
             r#where: Some(Filter {
                 filter_type: Some(FilterType::FieldFilter(filter)),
             }),
             ..StructuredQuery::default()
-        })
-        .await
+        };
+        self.query(query, deadline).await
     }
 
-    /// Reads the locks that end, or ended, first.
-    pub(crate) async fn find_by_expiry(&self, limit: i32) -> Result<Reading, Status> {
-        self.query(StructuredQuery {
+    /// Reads the locks that expire first.
+    pub(crate) async fn find_by_expiry(
+        &self,
+        limit: u32,
+        deadline: Instant,
+    ) -> Result<Reading, Status> {
+        let query = StructuredQuery {
             order_by: vec![Order {
                 field: field(EXPIRES_AT_MS),
                 direction: Direction::Ascending.into(),
             }],
-            limit: Some(limit),
+            limit: Some(i32::try_from(limit).unwrap_or(i32::MAX)),
             ..StructuredQuery::default()
-        })
-        .await
+        };
+        self.query(query, deadline).await
     }
 
-    async fn query(&self, mut query: StructuredQuery) -> Result<Reading, Status> {
+    async fn query(
+        &self,
+        mut query: StructuredQuery,
+        deadline: Instant,
+    ) -> Result<Reading, Status> {
         query.from = vec![CollectionSelector {
             collection_id: self.names.lock_collection().to_owned(),
             all_descendants: false,
@@ -113,7 +136,7 @@ impl Wire {
             ..RunQueryRequest::default()
         };
         let mut client = self.client.get();
-        let response = Box::pin(client.run_query(self.request(request))).await?;
+        let response = Box::pin(client.run_query(self.request(request, deadline)?)).await?;
         let (mut stream, mut gathered) = (response.into_inner(), Gathered::default());
         while let Some(part) = stream.message().await? {
             gathered.add(part.document, part.read_time);
@@ -122,38 +145,47 @@ impl Wire {
     }
 
     /// Applies all writes, or none.
-    pub(crate) async fn commit(&self, writes: Vec<Write>) -> Result<(), Status> {
+    pub(crate) async fn commit(&self, writes: Vec<Write>, deadline: Instant) -> Result<(), Status> {
         let request = CommitRequest {
             database: self.names.database.clone(),
             writes,
             ..CommitRequest::default()
         };
         let mut client = self.client.get();
-        Box::pin(client.commit(self.request(request))).await?;
+        Box::pin(client.commit(self.request(request, deadline)?)).await?;
         Ok(())
     }
 
-    /// Applies each write on its own; counts those that were.
-    pub(crate) async fn write_each(&self, writes: Vec<Write>) -> Result<usize, Status> {
+    /// Applies each write by itself, and returns how many were applied.
+    pub(crate) async fn write_each(
+        &self,
+        writes: Vec<Write>,
+        deadline: Instant,
+    ) -> Result<u32, Status> {
         let request = BatchWriteRequest {
             database: self.names.database.clone(),
             writes,
             ..BatchWriteRequest::default()
         };
         let mut client = self.client.get();
-        let response = Box::pin(client.batch_write(self.request(request))).await?;
+        let response = Box::pin(client.batch_write(self.request(request, deadline)?)).await?;
         let statuses = response.into_inner().status;
-        let applied = |code: i32| Code::from_i32(code) == Code::Ok;
-        Ok(statuses
+        let applied = statuses
             .iter()
-            .filter(|status| applied(status.code))
-            .count())
+            .filter(|status| Code::from_i32(status.code) == Code::Ok)
+            .count();
+        Ok(u32::try_from(applied).unwrap_or(u32::MAX))
     }
 
-    fn request<T>(&self, message: T) -> Request<T> {
+    fn request<T>(&self, message: T, deadline: Instant) -> Result<Request<T>, Status> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(error::past_deadline());
+        }
+        let timeouts = RequestTimeouts::new().with_total(left.min(self.timeout));
         let mut request = Request::new(message);
-        request.extensions_mut().insert(self.timeouts);
-        request
+        request.extensions_mut().insert(timeouts);
+        Ok(request)
     }
 }
 
@@ -166,14 +198,14 @@ struct Gathered {
 impl Gathered {
     fn add(&mut self, document: Option<Document>, read_time: Option<Timestamp>) {
         self.documents.extend(document);
-        // It only moves forward within an answer: the last one holds for all of it.
+        // It only moves forward within a response, so the last one holds for all of it.
         self.read_time = read_time.or(self.read_time);
     }
 
     fn finish(self) -> Result<Reading, Status> {
         let read_time = self
             .read_time
-            .ok_or_else(|| Status::internal("an answer without a read time"))?;
+            .ok_or_else(|| Status::internal("response without a read time"))?;
         Ok(Reading {
             documents: self.documents,
             read_time_ms: millis(&read_time),

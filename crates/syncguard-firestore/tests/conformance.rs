@@ -25,5 +25,5 @@ mod through_telemetry {
 
 mod server_time {
     use super::*;
-    syncguard_conformance::suite!(harness(FirestoreOptions::new().with_server_time(true)).await);
+    syncguard_conformance::suite!(harness(FirestoreOptions::new().server_time(true)).await);
 }

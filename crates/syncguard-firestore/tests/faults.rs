@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use syncguard_core::{LockBackend as _, LockError, LockId, LockKey, Ttl};
+use syncguard_core::{LockError, LockId, Locks};
 use syncguard_faults::Target;
-use syncguard_firestore::{FirestoreOptions, FirestoreStore};
+use syncguard_firestore::{FirestoreBackend, FirestoreOptions};
 use syncguard_testkit::{FirestoreEmulator, shared_firestore_host};
 
 /// What a cold emulator may take for its first requests, on a busy machine.
@@ -13,14 +13,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Firestore;
 
 impl Firestore {
-    async fn store(port: u16, options: FirestoreOptions) -> Result<FirestoreStore, LockError> {
+    async fn backend(port: u16, options: FirestoreOptions) -> Result<FirestoreBackend, LockError> {
         let host = format!("127.0.0.1:{port}");
-        FirestoreStore::connect_emulator(&host, "faults", options).await
+        FirestoreBackend::connect_emulator(&host, "faults", options).await
     }
 }
 
 impl Target for Firestore {
-    type Store = FirestoreStore;
+    type Backend = FirestoreBackend;
     type Server = FirestoreEmulator;
 
     fn start() -> anyhow::Result<FirestoreEmulator> {
@@ -34,19 +34,21 @@ impl Target for Firestore {
     }
 
     async fn prepare(port: u16) -> Result<(), LockError> {
-        let patient = FirestoreOptions::new().with_request_timeout(PATIENCE);
-        let store = Self::store(port, patient).await?;
-        let (id, ttl) = (LockId::generate()?, Ttl::new(PATIENCE)?);
-        let key = LockKey::new(&format!("warm:{}", id.as_str()))?;
-        let _ = store.acquire(&key, &id, ttl).await?;
-        let _ = store.extend(&id, ttl).await?;
-        let _ = store.is_locked(&key).await?;
-        let _ = store.release(&id).await?;
+        let patient = FirestoreOptions::new().request_timeout(PATIENCE);
+        let locks = Locks::builder(Self::backend(port, patient).await?)
+            .operation_timeout(PATIENCE)
+            .build();
+        let key = format!("warm:{}", LockId::generate()?.as_str());
+        if let Some(guard) = locks.try_lock(key.as_str()).ttl(PATIENCE).await? {
+            let _ = guard.extend(PATIENCE).await?;
+            let _ = locks.is_locked(key).await?;
+            let _ = guard.release().await?;
+        }
         Ok(())
     }
 
-    async fn connect(port: u16) -> Result<FirestoreStore, LockError> {
-        Self::store(port, FirestoreOptions::new()).await
+    async fn connect(port: u16) -> Result<FirestoreBackend, LockError> {
+        Self::backend(port, FirestoreOptions::new()).await
     }
 }
 

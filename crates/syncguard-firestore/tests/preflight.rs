@@ -1,13 +1,13 @@
-//! The preflight on databases and clocks that are not as they should be, and on those that are.
+//! The preflight on databases and clocks with and without a fault.
 
 mod common;
 
 use common::proxy::{Fault, Proxy};
 use common::{Database, now_ms, take, warm_up};
-use syncguard_core::{ErrorCode, Finding, Preflight as _, Severity};
+use syncguard_core::{ErrorCode, Finding, Locks, Severity};
 use syncguard_firestore::gcloud_sdk::google::firestore::v1::firestore_client::FirestoreClient;
 use syncguard_firestore::gcloud_sdk::google_cloud_auth::credentials::anonymous;
-use syncguard_firestore::{FirestoreApi, FirestoreBackend, FirestoreOptions, FirestoreStore};
+use syncguard_firestore::{FirestoreApi, FirestoreBackend, FirestoreOptions};
 use syncguard_testkit::FirestoreEmulator;
 use tonic::Code;
 
@@ -18,24 +18,24 @@ fn seen(findings: &[Finding]) -> Vec<(Severity, &'static str)> {
     findings.iter().map(|f| (f.severity(), f.code())).collect()
 }
 
-async fn findings_of(store: FirestoreStore) -> Vec<Finding> {
-    FirestoreBackend::new(store).preflight().await.unwrap()
+async fn findings_of(backend: FirestoreBackend) -> Vec<Finding> {
+    Locks::new(backend).preflight().await.unwrap()
 }
 
 #[tokio::test]
 async fn a_database_in_order_has_no_findings_and_is_left_as_it_was() {
     let database = Database::new();
-    let store = database.store().await;
-    assert_eq!(findings_of(store.clone()).await, []);
+    let backend = database.backend().await;
+    assert_eq!(findings_of(backend.clone()).await, []);
     assert!(database.list("locks").await.is_empty());
     assert!(database.list("fence_counters").await.is_empty());
 
-    let _ = take(&store, "k").await;
+    let _ = take(&backend, "k").await;
     let before = (
         database.only("locks").await,
         database.only("fence_counters").await,
     );
-    assert_eq!(findings_of(store).await, []);
+    assert_eq!(findings_of(backend).await, []);
     let after = (
         database.only("locks").await,
         database.only("fence_counters").await,
@@ -46,8 +46,8 @@ async fn a_database_in_order_has_no_findings_and_is_left_as_it_was() {
 #[tokio::test]
 async fn it_takes_four_requests() {
     let (proxy, database) = Proxy::before(&Database::new()).await;
-    let store = database.store().await;
-    assert_eq!(findings_of(store).await, []);
+    let backend = database.backend().await;
+    assert_eq!(findings_of(backend).await, []);
     assert_eq!(
         proxy.requests(),
         "BatchGetDocuments 1, Commit 1, RunQuery 2"
@@ -55,7 +55,7 @@ async fn it_takes_four_requests() {
 }
 
 #[tokio::test]
-async fn rights_that_rules_deny() {
+async fn permissions_that_rules_deny() {
     let rules = |allowed: &str| {
         format!(
             "rules_version = '2';\n\
@@ -83,8 +83,9 @@ async fn rights_that_rules_deny() {
             anonymous::Builder::new().build(),
         );
         let client = client.await.unwrap();
-        let store = FirestoreStore::with_client(client, &database.project, FirestoreOptions::new());
-        let findings = findings_of(store.unwrap()).await;
+        let backend =
+            FirestoreBackend::with_client(client, &database.project, FirestoreOptions::new());
+        let findings = findings_of(backend.unwrap()).await;
         let Some(denied) = denied else {
             assert_eq!(findings, [], "{allowed}");
             continue;
@@ -94,30 +95,27 @@ async fn rights_that_rules_deny() {
             [(ERROR, "firestore-missing-rights")],
             "{allowed}"
         );
-        assert_eq!(
-            findings[0].found(),
-            format!("these credentials may not {denied}")
-        );
+        assert_eq!(findings[0].found(), format!("no permission to {denied}"));
         assert!(database.list("locks").await.is_empty());
         assert!(database.list("fence_counters").await.is_empty());
     }
 }
 
-/// The emulator has every index, so a proxy answers in its place as Firestore does.
+/// The emulator has every index, so the proxy answers as Firestore does without one.
 #[tokio::test]
 async fn indexes_that_are_missing() {
     let (proxy, database) = Proxy::before(&Database::new()).await;
-    let store = database.store().await;
+    let backend = database.backend().await;
     let missing = Fault::Refused(Code::FailedPrecondition);
     proxy.fail_next("RunQuery", missing);
     assert_eq!(
-        seen(&findings_of(store.clone()).await),
+        seen(&findings_of(backend.clone()).await),
         [(ERROR, "firestore-index-missing")]
     );
     proxy.fail_next("RunQuery", Fault::None);
     proxy.fail_next("RunQuery", missing);
     assert_eq!(
-        seen(&findings_of(store).await),
+        seen(&findings_of(backend).await),
         [(WARNING, "firestore-expiry-index-missing")]
     );
 }
@@ -125,14 +123,14 @@ async fn indexes_that_are_missing() {
 #[tokio::test]
 async fn credentials_that_are_refused_and_a_server_that_is_away_are_errors() {
     let (proxy, database) = Proxy::before(&Database::new()).await;
-    let backend = FirestoreBackend::new(database.store().await);
+    let locks = database.locks().await;
     for method in ["BatchGetDocuments", "RunQuery", "Commit"] {
         for (refusal, expected) in [
             (Code::Unauthenticated, ErrorCode::AuthFailed),
             (Code::Unavailable, ErrorCode::ServiceUnavailable),
         ] {
             proxy.fail_next(method, Fault::Refused(refusal));
-            let error = backend.preflight().await.unwrap_err();
+            let error = locks.preflight().await.unwrap_err();
             assert_eq!(error.code(), expected, "{method}: {error:?}");
             assert!(!error.outcome_unknown());
         }
@@ -150,10 +148,10 @@ async fn clocks_that_are_off() {
         (5_000, vec![(ERROR, "firestore-clock-skew")]),
         (0, vec![]),
     ] {
-        let off = || FirestoreOptions::new().with_wall_clock(move || now_ms() + off_ms);
-        let store = database.store_with(off()).await;
-        assert_eq!(seen(&findings_of(store).await), expected, "{off_ms} ms");
-        let store = database.store_with(off().with_server_time(true)).await;
-        assert_eq!(findings_of(store).await, [], "{off_ms} ms");
+        let off = || FirestoreOptions::new().wall_clock(move || now_ms() + off_ms);
+        let backend = database.backend_with(off()).await;
+        assert_eq!(seen(&findings_of(backend).await), expected, "{off_ms} ms");
+        let backend = database.backend_with(off().server_time(true)).await;
+        assert_eq!(findings_of(backend).await, [], "{off_ms} ms");
     }
 }

@@ -1,11 +1,13 @@
-//! Beside clients that hold documents in pessimistic transactions, as the TypeScript original does.
+//! Beside clients that lock documents by pessimistic transactions, as SyncGuard for TypeScript does.
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Database, id, key, take, ttl};
-use syncguard_core::{ErrorCode, LockBackend as _, Managed, ManagedBackend as _, Policy};
+use common::requests::acquire;
+use common::{Database, id, key, released, take, ttl};
+use syncguard_core::backend::LockBackend as _;
+use syncguard_core::{ErrorCode, Locks};
 use syncguard_firestore::gcloud_sdk::google::firestore::v1::batch_get_documents_request::ConsistencySelector;
 use syncguard_firestore::gcloud_sdk::google::firestore::v1::firestore_client::FirestoreClient;
 use syncguard_firestore::gcloud_sdk::google::firestore::v1::transaction_options::{
@@ -21,7 +23,7 @@ use tonic::transport::Channel;
 const DEADLINE: Duration = Duration::from_secs(3);
 const SLACK: Duration = Duration::from_secs(3);
 
-/// A read-write transaction that has read the documents of key `k`, and so holds them.
+/// A read-write transaction that has read the documents of key `k`, and so locks them.
 struct Holder {
     client: FirestoreClient<Channel>,
     database: String,
@@ -84,31 +86,25 @@ impl Holder {
 }
 
 #[tokio::test]
-async fn a_held_document_delays_us_no_longer_than_the_deadline() {
+async fn a_transaction_delays_us_no_longer_than_the_deadline() {
     for exists in [false, true] {
         let database = Database::new();
-        let store = database.store().await;
-        let policy = Policy::new().with_operation_timeout(DEADLINE);
-        let backend = Managed::with_policy(store, policy);
+        let locks = Locks::builder(database.backend().await)
+            .operation_timeout(DEADLINE)
+            .build();
         if exists {
-            let earlier = take(&backend, "k").await;
-            assert!(
-                backend
-                    .release(&earlier.lock_id)
-                    .await
-                    .unwrap()
-                    .is_released()
-            );
+            let earlier = locks.try_lock("k").await.unwrap().unwrap();
+            assert!(earlier.release().await.unwrap().is_released());
         }
         let holder = Holder::of(&database).await;
         let started = Instant::now();
-        let answer = backend.acquire(&key("k"), &id(), ttl(60_000)).await;
+        let attempt = locks.try_lock("k").ttl(Duration::from_secs(60)).await;
         assert!(
             started.elapsed() < DEADLINE + SLACK,
             "{:?}",
             started.elapsed()
         );
-        let error = answer.expect_err("the document is held");
+        let error = attempt.expect_err("the document is locked");
         assert!(
             matches!(
                 error.code(),
@@ -116,41 +112,40 @@ async fn a_held_document_delays_us_no_longer_than_the_deadline() {
             ),
             "{error:?}"
         );
-        assert!(
-            !backend.is_locked(&key("k")).await.unwrap(),
-            "reads do not wait"
-        );
+        assert!(!locks.is_locked("k").await.unwrap(), "reads do not wait");
         holder.roll_back().await;
-        backend.drain(Duration::from_secs(60)).await.unwrap();
-        assert!(!backend.is_locked(&key("k")).await.unwrap(), "given back");
-        let _ = take(&backend, "k").await;
+        locks.drain(Duration::from_secs(60)).await.unwrap();
+        assert!(!locks.is_locked("k").await.unwrap(), "released");
+        assert!(locks.try_lock("k").await.unwrap().is_some());
     }
 }
 
-/// The lock is there to be seen: no transaction of others keeps us from saying so.
+/// A read sees the live lock, whatever transaction locks its document.
 #[tokio::test]
-async fn a_held_live_lock_is_locked_at_once() {
+async fn a_live_lock_in_a_transaction_is_locked_at_once() {
     let database = Database::new();
-    let store = database.store().await;
-    let grant = take(&store, "k").await;
+    let backend = database.backend().await;
+    let grant = take(&backend, "k").await;
     let holder = Holder::of(&database).await;
-    let refused = store.acquire(&key("k"), &id(), ttl(1_000)).await.unwrap();
+    let refused = backend
+        .acquire(acquire(&key("k"), &id(), ttl(1_000)))
+        .await
+        .unwrap();
     assert!(refused.is_locked());
     holder.roll_back().await;
-    assert!(store.release(&grant.lock_id).await.unwrap().is_released());
+    assert!(released(&backend, &grant.lock_id).await);
 }
 
-/// A transaction that ends soon is waited for.
 #[tokio::test]
-async fn a_short_transaction_is_outlasted() {
+async fn an_acquire_waits_for_a_short_transaction() {
     let database = Database::new();
-    let store = database.store().await;
+    let backend = database.backend().await;
     let holder = Holder::of(&database).await;
     let ending = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(500)).await;
         holder.roll_back().await;
     });
-    let grant = take(&store, "k").await;
+    let grant = take(&backend, "k").await;
     assert_eq!(grant.fence.get(), 1);
     ending.await.unwrap();
 }

@@ -1,24 +1,27 @@
-//! The emulator as tests see it: through the store, and raw over its REST interface.
+//! The emulator as tests see it: through the backend, and raw over its REST interface.
 
 #![allow(
     dead_code,
     unreachable_pub,
     missing_docs,
-    reason = "each test takes what it needs of it"
+    reason = "each test file uses its part"
 )]
 
 pub mod proxy;
+pub mod requests;
 pub mod warnings;
 
 use std::sync::Once;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use syncguard_core::{
-    AcquireResult, Fence, Grant, LockBackend, LockId, LockKey, Ttl, make_fence_key,
-    make_hashed_storage_key,
+use syncguard_core::backend::{
+    AcquireResult, Grant, LockBackend, make_fence_key, make_hashed_storage_key,
 };
-use syncguard_firestore::{FirestoreBackend, FirestoreOptions, FirestoreStore};
+use syncguard_core::{Fence, LockId, LockKey, Locks, Ttl};
+use syncguard_firestore::{
+    FirestoreBackend, FirestoreOptions, STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE,
+};
 use syncguard_testkit::shared_firestore_host;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -45,18 +48,18 @@ impl Database {
         Self { host, project }
     }
 
-    pub async fn store(&self) -> FirestoreStore {
-        self.store_with(FirestoreOptions::new()).await
+    pub async fn backend(&self) -> FirestoreBackend {
+        self.backend_with(FirestoreOptions::new()).await
     }
 
-    pub async fn store_with(&self, options: FirestoreOptions) -> FirestoreStore {
-        FirestoreStore::connect_emulator(&self.host, &self.project, options)
+    pub async fn backend_with(&self, options: FirestoreOptions) -> FirestoreBackend {
+        FirestoreBackend::connect_emulator(&self.host, &self.project, options)
             .await
             .unwrap()
     }
 
-    pub async fn backend(&self) -> FirestoreBackend {
-        FirestoreBackend::new(self.store().await)
+    pub async fn locks(&self) -> Locks {
+        Locks::new(self.backend().await)
     }
 
     pub fn root(&self) -> String {
@@ -80,9 +83,20 @@ impl Database {
 
     /// Writes a document as it is given.
     pub async fn put(&self, collection: &str, id: &str, fields: Value) {
-        let name = format!("{}/{collection}/{id}", self.root());
-        self.commit(json!([{ "update": { "name": name, "fields": fields } }]))
-            .await;
+        self.put_all(collection, [(id, fields)]).await;
+    }
+
+    /// Writes up to 500 documents.
+    pub async fn put_all<'a>(
+        &self,
+        collection: &str,
+        documents: impl IntoIterator<Item = (&'a str, Value)>,
+    ) {
+        let writes = documents.into_iter().map(|(id, fields)| {
+            let name = format!("{}/{collection}/{id}", self.root());
+            json!({ "update": { "name": name, "fields": fields } })
+        });
+        self.commit(writes.collect()).await;
     }
 
     pub async fn delete(&self, collection: &str, id: &str) {
@@ -129,7 +143,13 @@ impl Database {
             "fence": { "stringValue": format!("{counter:015}") },
             "keyDebug": { "stringValue": key.as_str() },
         });
-        let id = make_fence_key("", &document_id(key.as_str()), 1_500, 0).unwrap();
+        let id = make_fence_key(
+            "",
+            &document_id(key.as_str()),
+            STORAGE_KEY_LIMIT,
+            STORAGE_KEY_RESERVE,
+        )
+        .unwrap();
         self.put("fence_counters", &id, fields).await;
     }
 }
@@ -139,11 +159,11 @@ static WARM: Once = Once::new();
 
 pub fn warm_up(host: &str) {
     let database = Database::on(host.to_owned());
-    let patient = FirestoreOptions::new().with_request_timeout(Duration::from_secs(60));
+    let patient = FirestoreOptions::new().request_timeout(Duration::from_secs(60));
     let work = async move {
-        let store = database.store_with(patient).await;
-        let grant = take(&store, "warm").await;
-        assert!(store.release(&grant.lock_id).await.unwrap().is_released());
+        let backend = database.backend_with(patient).await;
+        let grant = take(&backend, "warm").await;
+        assert!(released(&backend, &grant.lock_id).await);
     };
     // Tests have a runtime of their own each, in which nothing may block.
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -188,14 +208,20 @@ pub fn ttl(millis: u64) -> Ttl {
     Ttl::new(Duration::from_millis(millis)).unwrap()
 }
 
-/// Takes a free key.
+/// Acquires a free key.
 pub async fn take(backend: &impl LockBackend<Fence = Fence>, text: &str) -> Grant {
+    let (key, id) = (key(text), id());
     match backend
-        .acquire(&key(text), &id(), ttl(30_000))
+        .acquire(requests::acquire(&key, &id, ttl(30_000)))
         .await
-        .unwrap()
     {
-        AcquireResult::Acquired(grant) => grant,
-        AcquireResult::Locked => panic!("{text:?} is held"),
+        Ok(AcquireResult::Acquired(grant)) => grant,
+        other => panic!("{text:?} is not free: {other:?}"),
     }
+}
+
+/// Releases a lock, and returns whether it was held.
+pub async fn released(backend: &impl LockBackend<Fence = Fence>, id: &LockId) -> bool {
+    let answer = backend.release(requests::release(id)).await;
+    answer.unwrap().is_released()
 }

@@ -1,19 +1,22 @@
-//! The suite's way into a Firestore emulator.
+//! Connects the suite to a Firestore emulator.
 
 use std::time::Duration;
 
 use syncguard_conformance::Harness;
-use syncguard_core::{
-    AcquireResult, ErrorCode, Fence, LockBackend as _, LockError, LockId, LockKey, Ttl,
-    make_fence_key, make_storage_key,
+use syncguard_core::backend::{
+    AcquireRequest, LockBackend as _, ReleaseRequest, make_fence_key, make_storage_key,
 };
+use syncguard_core::{ErrorCode, Fence, LockError, LockId, LockKey, Ttl};
 use syncguard_firestore::gcloud_sdk::google::firestore::v1::firestore_client::FirestoreClient;
 use syncguard_firestore::gcloud_sdk::google::firestore::v1::value::ValueType;
 use syncguard_firestore::gcloud_sdk::google::firestore::v1::{
     Document, UpdateDocumentRequest, Value,
 };
 use syncguard_firestore::gcloud_sdk::tonic::{Request, metadata::MetadataValue};
-use syncguard_firestore::{FirestoreBackend, FirestoreOptions, FirestoreStore};
+use syncguard_firestore::{
+    FirestoreBackend, FirestoreOptions, STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE,
+};
+use tokio::time::Instant;
 
 /// How long the emulator may take for its first requests: on a busy machine, many seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,7 +29,7 @@ pub(crate) struct FirestoreHarness {
 }
 
 impl FirestoreHarness {
-    /// Has the emulator warm up.
+    /// Warms the emulator up.
     pub(crate) async fn new(host: &str, options: FirestoreOptions) -> Result<Self, LockError> {
         let unique = LockId::generate()?.as_str().replace(['-', '_'], "0");
         let harness = Self {
@@ -34,22 +37,26 @@ impl FirestoreHarness {
             project: format!("suite-{}", unique.to_lowercase()),
             options,
         };
-        let patient = harness.options.clone().with_request_timeout(PATIENCE);
-        let store = harness.store(patient).await?;
+        let patient = harness.options.clone().request_timeout(PATIENCE);
+        let backend = harness.backend(patient).await?;
         let (key, id) = (LockKey::new("warm")?, LockId::generate()?);
-        let taken = store.acquire(&key, &id, Ttl::new(PATIENCE)?).await?;
-        debug_assert!(matches!(taken, AcquireResult::Acquired(_)));
-        let _ = store.release(&id).await?;
+        let deadline = Instant::now() + PATIENCE;
+        let acquire = AcquireRequest::new(&key, &id, Ttl::new(PATIENCE)?, deadline);
+        let acquired = backend.acquire(acquire).await?;
+        debug_assert!(!acquired.is_locked());
+        let _ = backend.release(ReleaseRequest::new(&id, deadline)).await?;
         Ok(harness)
     }
 
-    async fn store(&self, options: FirestoreOptions) -> Result<FirestoreStore, LockError> {
-        FirestoreStore::connect_emulator(&self.host, &self.project, options).await
+    async fn backend(&self, options: FirestoreOptions) -> Result<FirestoreBackend, LockError> {
+        FirestoreBackend::connect_emulator(&self.host, &self.project, options).await
     }
 
-    /// The counter of a key that may be a document's id as it is.
+    /// Writes the fence counter of a key that Firestore accepts as a document id.
     async fn write_counter(&self, key: &LockKey, fence: Fence) -> Result<(), Error> {
-        let id = make_fence_key("", &make_storage_key("", key.as_str(), 1_500, 0)?, 1_500, 0)?;
+        let (limit, reserve) = (STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE);
+        let lock = make_storage_key("", key.as_str(), limit, reserve)?;
+        let id = make_fence_key("", &lock, limit, reserve)?;
         let root = format!("projects/{}/databases/(default)/documents", self.project);
         let text = |text: String| Value {
             value_type: Some(ValueType::StringValue(text)),
@@ -77,8 +84,7 @@ impl Harness for FirestoreHarness {
     type Backend = FirestoreBackend;
 
     async fn connect(&self) -> Result<FirestoreBackend, LockError> {
-        let store = self.store(self.options.clone()).await?;
-        Ok(FirestoreBackend::new(store))
+        self.backend(self.options.clone()).await
     }
 
     async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
