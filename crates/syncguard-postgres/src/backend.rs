@@ -1,33 +1,123 @@
-//! The contract, one statement for each call.
+//! [`PostgresBackend`]: the contract, one statement per call.
 
-use std::time::Instant;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
-use syncguard_core::{
-    AcquireResult, Capabilities, ExtendResult, FailureReason, Fence, LockBackend, LockError,
-    LockId, LockInfoDebug, LockKey, Lookup, ReleaseResult, TimeAuthority, Ttl,
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, Capabilities, CloseRequest, DEFAULT_OPERATION_TIMEOUT,
+    ExtendRequest, FailureReason, IsLockedRequest, LockBackend, Lookup, LookupRequest,
+    PreflightRequest, PurgeRequest, ReleaseRequest, TimeAuthority,
 };
+use syncguard_core::{ExtendResult, Fence, Finding, LockError, LockInfoDebug, ReleaseResult};
+use tokio::time::Instant;
 
-use crate::PostgresStore;
-use crate::query::{Value, parse_grant, parse_info, parse_ms, unreadable};
+use crate::names::Names;
+use crate::options::Settings;
+use crate::record::{parse_grant, parse_info, parse_ms, unreadable};
+use crate::wire::{Connections, Reply, Statement, Statements, Value, query};
 
-/// How often an operation asks that the server sent away undecided.
+/// How many times an operation is sent while the server leaves it undecided.
 const ATTEMPTS: u32 = 3;
 
-impl LockBackend for PostgresStore {
+const CLEANUP_INTERVAL_MS: i64 = 1_000;
+
+/// A store of locks in a PostgreSQL database. Clones share their connections.
+///
+/// Pass it to [`Locks::new`](syncguard_core::Locks::new).
+#[derive(Clone)]
+pub struct PostgresBackend {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    connections: Connections,
+    settings: Settings,
+    statements: Statements,
+    created: Instant,
+    /// Milliseconds since `created`.
+    next_cleanup: AtomicI64,
+}
+
+impl PostgresBackend {
+    pub(crate) fn new(connections: Connections, settings: Settings) -> Self {
+        let statements = Statements::new(&settings.names);
+        Self {
+            inner: Arc::new(Inner {
+                connections,
+                settings,
+                statements,
+                created: Instant::now(),
+                next_cleanup: AtomicI64::new(0),
+            }),
+        }
+    }
+
+    pub(crate) fn connections(&self) -> &Connections {
+        &self.inner.connections
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.inner.settings.names
+    }
+
+    fn statements(&self) -> &Statements {
+        &self.inner.statements
+    }
+
+    async fn query(
+        &self,
+        statement: &Statement,
+        subject: &str,
+        values: &[Value<'_>],
+        deadline: Instant,
+    ) -> Result<Reply, LockError> {
+        let pooled = self.inner.settings.transaction_pooler;
+        let connections = &self.inner.connections;
+        query(connections, pooled, statement, subject, values, deadline).await
+    }
+
+    /// Deletes the expired row of a key in the background, at most once in the interval.
+    fn clean_later(&self, storage_key: String) {
+        let elapsed = self.inner.created.elapsed().as_millis();
+        let now = i64::try_from(elapsed).unwrap_or(i64::MAX);
+        let due = self.inner.next_cleanup.load(Ordering::Relaxed);
+        let next = now.saturating_add(CLEANUP_INTERVAL_MS);
+        let is_due = now >= due
+            && self
+                .inner
+                .next_cleanup
+                .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if !is_due {
+            return;
+        }
+        let backend = self.clone();
+        tokio::spawn(async move {
+            let statement = &backend.statements().clean_key;
+            let deadline = Instant::now() + DEFAULT_OPERATION_TIMEOUT;
+            if let Err(error) = backend.query(statement, &storage_key, &[], deadline).await {
+                tracing::debug!(code = %error.code(), "failed to delete an expired lock");
+            }
+        });
+    }
+}
+
+impl LockBackend for PostgresBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::new::<Fence>("postgres", TimeAuthority::Server)
     }
 
-    async fn acquire(
-        &self,
-        key: &LockKey,
-        id: &LockId,
-        ttl: Ttl,
-    ) -> Result<AcquireResult, LockError> {
-        let storage_key = self.settings().storage_key(key)?;
-        let fence_key = self.settings().fence_key(&storage_key)?;
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
+        let AcquireRequest { key, id, ttl, .. } = request;
+        let storage_key = self.names().storage_key(key)?;
+        let fence_key = self.names().fence_key(&storage_key)?;
         let values = [
             Value::Text(&storage_key),
             Value::Text(&fence_key),
@@ -36,58 +126,84 @@ impl LockBackend for PostgresStore {
         ];
         let started = Instant::now();
         for _ in 0..ATTEMPTS {
-            let verdict = self
-                .ask(&self.statements().acquire, id.as_str(), &values)
+            let statement = &self.statements().acquire;
+            let reply = self
+                .query(statement, id.as_str(), &values, request.deadline)
                 .await?;
-            match verdict.parts() {
+            match reply.parts() {
                 ("granted", grant) => return parse_grant(grant, id).map(AcquireResult::Acquired),
-                ("locked", _) => return Ok(AcquireResult::Locked),
+                ("locked", _) => return Ok(AcquireResult::locked()),
                 ("exhausted", _) => return Err(Fence::exhausted()),
-                // It stood in line too long. As long as the lease would have been: that is
-                // contention, whoever caused it.
+                // It queued for as long as its lease would have lasted: that is contention.
                 ("waited", _) if started.elapsed() >= ttl.as_duration() => break,
                 ("waited" | "again", _) => {}
                 _ => return Err(unreadable()),
             }
         }
-        Ok(AcquireResult::Locked)
+        Ok(AcquireResult::locked())
     }
 
-    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
-        let verdict = self
-            .ask(&self.statements().release, id.as_str(), &[])
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
+        let statement = &self.statements().release;
+        let reply = self
+            .query(statement, request.id.as_str(), &[], request.deadline)
             .await?;
-        match verdict.parts().0 {
+        match reply.parts().0 {
             "released" => Ok(ReleaseResult::Released),
-            word => reason(word).map(|reason| ReleaseResult::NotHeld { reason }),
+            word => reason(word).map(ReleaseResult::not_held),
         }
     }
 
-    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
-        let values = [Value::Number(ttl.as_millis())];
-        // The second look finds the lease overdue, and waits for its turn.
+    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
+        let statement = &self.statements().extend;
+        let values = [Value::Number(request.ttl.as_millis())];
+        // A repetition finds the lease past its expiry, and takes the advisory lock.
         for _ in 0..ATTEMPTS {
-            let verdict = self
-                .ask(&self.statements().extend, id.as_str(), &values)
+            let reply = self
+                .query(statement, request.id.as_str(), &values, request.deadline)
                 .await?;
-            match verdict.parts() {
+            match reply.parts() {
                 ("extended", expires_at_ms) => {
-                    return parse_ms(expires_at_ms)
-                        .map(|expires_at_ms| ExtendResult::Extended { expires_at_ms });
+                    return parse_ms(expires_at_ms).map(ExtendResult::extended);
                 }
                 ("again", _) => {}
-                (word, _) => return reason(word).map(|reason| ExtendResult::NotHeld { reason }),
+                (word, _) => return reason(word).map(ExtendResult::not_held),
             }
         }
-        Ok(ExtendResult::NotHeld { reason: None })
+        Ok(ExtendResult::not_held(None))
     }
 
-    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
-        let storage_key = self.settings().storage_key(key)?;
-        let verdict = self
-            .ask(&self.statements().is_locked, &storage_key, &[])
+    async fn lookup_raw(
+        &self,
+        request: LookupRequest<'_>,
+    ) -> Result<Option<LockInfoDebug>, LockError> {
+        let reply = match request.by {
+            Lookup::Key(key) => {
+                let storage_key = self.names().storage_key(key)?;
+                let statement = &self.statements().lookup_by_key;
+                self.query(statement, &storage_key, &[], request.deadline)
+                    .await?
+            }
+            Lookup::Id(id) => {
+                let statement = &self.statements().lookup_by_lock_id;
+                self.query(statement, id.as_str(), &[], request.deadline)
+                    .await?
+            }
+        };
+        match reply.parts() {
+            ("live", info) => parse_info(info).map(Some),
+            ("absent", _) => Ok(None),
+            _ => Err(unreadable()),
+        }
+    }
+
+    async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
+        let storage_key = self.names().storage_key(request.key)?;
+        let statement = &self.statements().is_locked;
+        let reply = self
+            .query(statement, &storage_key, &[], request.deadline)
             .await?;
-        match verdict.parts().0 {
+        match reply.parts().0 {
             "held" => Ok(true),
             "free" => Ok(false),
             "stale" => {
@@ -100,23 +216,25 @@ impl LockBackend for PostgresStore {
         }
     }
 
-    async fn lookup_raw(&self, by: Lookup<'_>) -> Result<Option<LockInfoDebug>, LockError> {
-        let verdict = match by {
-            Lookup::Key(key) => {
-                let storage_key = self.settings().storage_key(key)?;
-                let statement = &self.statements().lookup_by_key;
-                self.ask(statement, &storage_key, &[]).await?
-            }
-            Lookup::Id(id) => {
-                let statement = &self.statements().lookup_by_lock_id;
-                self.ask(statement, id.as_str(), &[]).await?
-            }
-        };
-        match verdict.parts() {
-            ("live", info) => parse_info(info).map(Some),
-            ("absent", _) => Ok(None),
-            _ => Err(unreadable()),
-        }
+    /// Reads the catalogs and the settings in a session of the pool. To find out whether there is a
+    /// pooler, it opens one more connection and closes it.
+    async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
+        self.look_at_configuration(request.deadline).await
+    }
+
+    /// Reads the table until it has found `limit` rows. It skips rows that other transactions have
+    /// locked.
+    async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
+        let statement = &self.statements().purge;
+        let values = [Value::Number(request.limit.into())];
+        self.query(statement, "all", &values, request.deadline)
+            .await?
+            .number()
+    }
+
+    /// Closes the backend's own connections. A pool that the application passed stays open.
+    async fn close(&self, request: CloseRequest) -> Result<(), LockError> {
+        self.connections().close(request.deadline).await
     }
 }
 
@@ -126,5 +244,22 @@ fn reason(word: &str) -> Result<Option<FailureReason>, LockError> {
         "expired" => Ok(Some(FailureReason::Expired)),
         "absent" => Ok(Some(FailureReason::NotFound)),
         _ => Err(unreadable()),
+    }
+}
+
+impl fmt::Debug for PostgresBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (names, settings) = (self.names(), self.settings());
+        f.debug_struct("PostgresBackend")
+            .field("locks_table", &format_args!("{}", names.locks))
+            .field(
+                "fence_counters_table",
+                &format_args!("{}", names.fence_counters),
+            )
+            .field("prefix", &names.prefix)
+            .field("transaction_pooler", &settings.transaction_pooler)
+            .field("cleanup_in_is_locked", &settings.cleanup_in_is_locked)
+            .field("pool", self.connections())
+            .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! From what the driver and the server say to a [`LockError`].
+//! Maps the errors of sqlx and the server to [`LockError`]s.
 
 use std::error::Error;
 use std::fmt;
@@ -8,16 +8,16 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;
 use syncguard_core::{ErrorCode, LockError};
 
-const POOLER: &str = "prepared statements do not keep to this connection: behind a pooler in \
-                      transaction mode, set `PostgresOptions::with_transaction_pooler`";
+const POOLER: &str = "prepared statements do not stay with this connection; behind a pooler in \
+                      transaction mode, set `PostgresOptions::transaction_pooler`";
 
-/// How the driver says that it was built without TLS. It has no code for that.
+/// The text by which sqlx reports that it was built without TLS. It has no code for that.
 const NO_TLS_BUILT_IN: &str = "without TLS support";
 
 const NO_TLS: &str = "the URL's `sslmode` asks for TLS; enable one of the crate's `tls-*` features, \
                       such as `tls-rustls-ring-native-roots`";
 
-/// How far an operation had come when it failed.
+/// How far an operation was when it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// It had no connection yet.
@@ -25,13 +25,13 @@ pub(crate) enum Stage {
         /// Whether all connections that the pool may have were in use.
         exhausted: bool,
     },
-    /// It had been sent, and would have changed nothing.
+    /// A statement that only reads had been sent.
     Reading,
-    /// It had been sent, and the server may have carried it out.
+    /// A statement that writes had been sent; the server may have executed it.
     Writing,
 }
 
-/// Maps an error of the driver.
+/// Maps an error of sqlx.
 pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
     use ErrorCode::{InvalidArgument, NetworkTimeout, RateLimited, ServiceUnavailable};
 
@@ -42,19 +42,17 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
             (code, message, is_outcome_unknown(&state))
         }
         sqlx::Error::Io(io) if io.kind() == io::ErrorKind::TimedOut => {
-            (NetworkTimeout, "the server does not answer", true)
+            (NetworkTimeout, "the server did not answer", true)
         }
         sqlx::Error::Io(_) => (ServiceUnavailable, "the connection failed", true),
         sqlx::Error::Tls(cause) if cause.to_string().contains(NO_TLS_BUILT_IN) => {
             (InvalidArgument, NO_TLS, false)
         }
-        sqlx::Error::Tls(_) => (ServiceUnavailable, "TLS could not be set up", false),
+        sqlx::Error::Tls(_) => (ServiceUnavailable, "the TLS handshake failed", false),
         sqlx::Error::PoolTimedOut => match stage {
-            Stage::Connecting { exhausted: true } => (
-                RateLimited,
-                "all connections of the pool stayed in use",
-                false,
-            ),
+            Stage::Connecting { exhausted: true } => {
+                (RateLimited, "all connections of the pool are in use", false)
+            }
             _ => (
                 ServiceUnavailable,
                 "no connection could be opened in time",
@@ -65,16 +63,12 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
         sqlx::Error::Configuration(_) => {
             (InvalidArgument, "the connection URL is not valid", false)
         }
-        sqlx::Error::BeginFailed => (ServiceUnavailable, "no transaction was begun", false),
+        sqlx::Error::BeginFailed => (ServiceUnavailable, "BEGIN failed", false),
         sqlx::Error::RowNotFound | sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => {
-            return wrong_answer(stage);
+            return wrong_reply(stage);
         }
-        sqlx::Error::Protocol(_) => (
-            ServiceUnavailable,
-            "the connection is out of step with the server",
-            true,
-        ),
-        _ => (ErrorCode::Internal, "the driver failed", true),
+        sqlx::Error::Protocol(_) => (ServiceUnavailable, "the server broke the protocol", true),
+        _ => (ErrorCode::Internal, "the database driver failed", true),
     };
     let mapped = LockError::new(code, message);
     let mapped = match Quoted::of(&error) {
@@ -88,11 +82,19 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
     }
 }
 
-/// The error of an answer to something that we did not ask.
-pub(crate) fn wrong_answer(stage: Stage) -> LockError {
+/// The error of an operation that sent no statement before its deadline.
+pub(crate) fn too_late() -> LockError {
+    LockError::new(
+        ErrorCode::NetworkTimeout,
+        "no connection was ready before the deadline; nothing was sent",
+    )
+}
+
+/// The error of a reply that belongs to another statement.
+pub(crate) fn wrong_reply(stage: Stage) -> LockError {
     let error = LockError::new(
         ErrorCode::InvalidArgument,
-        format!("the answer is to another statement: {POOLER}"),
+        format!("the reply does not match the query: {POOLER}"),
     );
     if stage == Stage::Writing {
         error.with_outcome_unknown()
@@ -101,18 +103,19 @@ pub(crate) fn wrong_answer(stage: Stage) -> LockError {
     }
 }
 
-/// Whether the server gave the statement up for the sake of another transaction.
+/// Whether the server rolled the statement back because of another transaction: a serialization
+/// failure or a deadlock.
 pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
     has_state(error, &["40001", "40P01"])
 }
 
-/// Whether the server named one of these SQLSTATEs.
+/// Whether the server reported one of these SQLSTATEs.
 pub(crate) fn has_state(error: &sqlx::Error, states: &[&str]) -> bool {
     let state = error.as_database_error().and_then(DatabaseError::code);
     state.is_some_and(|state| states.contains(&state.as_ref()))
 }
 
-/// What a SQLSTATE means. An exact code goes before its class.
+/// The code and message of a SQLSTATE. An exact match comes before that of its class.
 fn classify(state: &str) -> (ErrorCode, &'static str) {
     use ErrorCode::{
         AuthFailed, Internal, InvalidArgument, NetworkTimeout, RateLimited, ServiceUnavailable,
@@ -121,31 +124,46 @@ fn classify(state: &str) -> (ErrorCode, &'static str) {
     match state {
         "25006" => (ServiceUnavailable, "the server is read-only"),
         "26000" | "42P05" => (InvalidArgument, POOLER),
-        "40001" | "40P01" => (ServiceUnavailable, "other transactions stayed in the way"),
-        "42501" => (AuthFailed, "a right is missing"),
-        "42P01" => (InvalidArgument, "a table is missing: run `setup_schema`"),
-        "55P03" | "57014" => (NetworkTimeout, "the server gave the statement up"),
-        "25P03" => (ServiceUnavailable, "the server ended the session"),
-        _ if state.starts_with("57P0") => (ServiceUnavailable, "the server ends the session"),
+        "40001" | "40P01" => (
+            ServiceUnavailable,
+            "serialization failure or deadlock, retries exhausted",
+        ),
+        "42501" => (AuthFailed, "permission denied"),
+        "42P01" => (
+            InvalidArgument,
+            "a table does not exist; run `setup_schema`",
+        ),
+        "55P03" | "57014" => (
+            NetworkTimeout,
+            "statement cancelled by the server (statement_timeout or lock_timeout)",
+        ),
+        "25P03" => (ServiceUnavailable, "the server ended the idle session"),
+        _ if state.starts_with("57P0") => (
+            ServiceUnavailable,
+            "the server is starting, stopping or ending the session",
+        ),
         _ => match class {
             "08" => (ServiceUnavailable, "the connection failed"),
-            "28" => (AuthFailed, "the server refuses the credentials"),
-            "22" | "23" | "42" => (InvalidArgument, "the server refuses the statement"),
-            "3D" | "3F" => (InvalidArgument, "the database or the schema does not exist"),
+            "28" => (AuthFailed, "the server rejected the credentials"),
+            "22" | "23" | "42" => (InvalidArgument, "the server rejected the statement"),
+            "3D" | "3F" => (InvalidArgument, "the database or schema does not exist"),
             "40" => (ServiceUnavailable, "the transaction was rolled back"),
-            "53" => (RateLimited, "the server is out of a resource"),
-            "58" => (ServiceUnavailable, "the server's system failed"),
-            _ => (Internal, "the server failed"),
+            "53" => (
+                RateLimited,
+                "the server is out of connections, memory or disk space",
+            ),
+            "58" => (ServiceUnavailable, "the server's operating system failed"),
+            _ => (Internal, "the server reported an unexpected error"),
         },
     }
 }
 
-/// Whether the transaction may have been committed although the server reported this.
+/// Whether the transaction may have been committed although the server reported this SQLSTATE.
 fn is_outcome_unknown(state: &str) -> bool {
     state.starts_with("08") || state.starts_with("57P0") || state == "40003"
 }
 
-/// Stands in for a server's error that quotes a row: it could hold a key that we do not know of.
+/// Replaces a server's error that quotes a row: the row can hold a key that nobody redacts.
 struct Quoted {
     state: String,
     constraint: Option<String>,
@@ -170,7 +188,7 @@ impl fmt::Display for Quoted {
         if let Some(constraint) = &self.constraint {
             write!(f, " of {constraint}")?;
         }
-        f.write_str("; the rest is withheld, it quotes a row")
+        f.write_str("; the rest is redacted, it quotes a row")
     }
 }
 
@@ -224,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_sent_to_change_something_has_an_unknown_outcome() {
+    fn only_a_write_that_was_sent_has_an_unknown_outcome() {
         let lost = || sqlx::Error::Io(io::ErrorKind::ConnectionReset.into());
         assert!(map(lost(), Stage::Writing).outcome_unknown());
         assert!(!map(lost(), Stage::Reading).outcome_unknown());
@@ -233,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_that_was_not_built_in_is_told_from_tls_that_failed() {
+    fn missing_tls_and_failed_tls_have_different_codes() {
         let code = |text: &str| {
             let error = sqlx::Error::Tls(text.into());
             map(error, Stage::Connecting { exhausted: false }).code()
@@ -245,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pool_is_told_from_an_unreachable_server() {
+    fn a_full_pool_and_an_unreachable_server_have_different_codes() {
         let code =
             |exhausted| map(sqlx::Error::PoolTimedOut, Stage::Connecting { exhausted }).code();
         assert_eq!(code(true), RateLimited);

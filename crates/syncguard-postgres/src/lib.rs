@@ -2,88 +2,99 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use syncguard_core::acquire;
-//! use syncguard_postgres::{PostgresBackend, PostgresStore};
+//! use syncguard_core::{LockError, Locks};
+//! use syncguard_postgres::PostgresBackend;
 //!
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), syncguard_core::LockError> {
-//! let store = PostgresStore::connect("postgres://app@localhost/app").await?;
-//! store.setup_schema().await?; // once, by a role that may create tables
-//! let backend = PostgresBackend::new(store);
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), LockError> {
+//! let backend = PostgresBackend::connect("postgres://app@localhost/app").await?;
+//! backend.setup_schema().await?; // once, as a role that may create tables
+//! let locks = Locks::new(backend);
 //!
-//! if let Some(guard) = acquire(&backend, "report:daily", Duration::from_secs(60)).await? {
+//! if let Some(guard) = locks.try_lock("report:daily").ttl(Duration::from_secs(60)).await? {
 //!     println!("working under fence {}", guard.fence());
-//!     let _ = guard.release().await?;
+//!     guard.release().await?;
 //! }
 //! # Ok(()) }
 //! ```
 //!
 //! # How it works
 //!
-//! Locks are rows of one table, fence counters rows of another; [`PostgresStore::schema_ddl`]
-//! prints both. Every operation is one statement in one round trip, prepared once per connection
-//! (a connection that was idle for a second is tried first). While a lock is held, no connection
-//! and no transaction is: nothing is left in the session. A contended acquire writes nothing.
+//! Locks are rows of one table, fence counters rows of another; [`PostgresBackend::schema_ddl`] prints
+//! both. Every operation is one statement in one round trip, prepared once per connection. (The
+//! backend pings a connection that was idle for a second before it uses it.) While a lock is held, no
+//! connection and no transaction is open for it, and the session keeps no state. A contended acquire
+//! writes nothing.
 //!
-//! Sessions that the store opens itself have `enable_seqscan` and `jit` off: the server keeps a plan
-//! for longer than a table of locks keeps its size, and so the plan always goes by the index. Not with
-//! [`with_transaction_pooler`](PostgresOptions::with_transaction_pooler), where no plan is kept, nor
-//! behind a pooler that refuses such settings.
+//! Sessions that the backend opens itself have `enable_seqscan` and `jit` off. The server plans by the
+//! size that a table of locks has at one moment and keeps the plan for longer than that; with these
+//! settings the plan always uses the index. It does not set them with
+//! [`transaction_pooler`](PostgresOptions::transaction_pooler), where no plan is kept, nor behind a
+//! pooler that refuses such settings.
 //!
 //! Time is the server's. A lease counts as live until `expires_at_ms + 1000`: within that second
-//! others are refused the key, and an extend still saves the lease.
+//! nobody else can acquire the key, and an extend still saves the lease.
 //!
 //! Tables, rows and the order of locking are those of the TypeScript original. Both can serve the
 //! same keys at the same time.
 //!
-//! PostgreSQL 12 or later, and its primary: on a streaming replica whatever writes is
+//! It needs PostgreSQL 12 or later, and the primary: on a streaming replica every write is
 //! `ServiceUnavailable`.
+//!
+//! # Keys
+//!
+//! Every key works. A storage key, which is the key with its prefix, has at most
+//! [`STORAGE_KEY_LIMIT`] bytes; a longer one is shortened to a hash. Without a prefix, no key is that
+//! long.
 //!
 //! # Poolers
 //!
-//! A pooler in session mode needs nothing. Behind one in transaction mode (PgBouncer, or what
-//! cloud providers call a transaction pooler) set
-//! [`PostgresOptions::with_transaction_pooler`]. Without it prepared statements end up on
-//! connections that do not know them, or know another by that name. Such an answer is recognised
-//! and reported as `InvalidArgument`; it is never taken for a result.
+//! A pooler in session mode needs nothing. Behind a pooler in transaction mode (PgBouncer, or what
+//! cloud providers call a transaction pooler) set [`PostgresOptions::transaction_pooler`]. Without it,
+//! prepared statements arrive at connections that do not have them, or have another statement of that
+//! name. The backend recognizes such a reply and reports `InvalidArgument`; it never takes it for a
+//! result.
 //!
 //! # Waiting in the server
 //!
-//! An acquire of a free key waits its turn on a transaction-level advisory lock, normally for less
-//! than a millisecond. Whatever else keeps it waiting in the server for the length of the TTL, it
-//! answers `Locked`: someone has been at the key for that long.
+//! An acquire of a free key queues for a transaction-level advisory lock, normally for less than a
+//! millisecond. If the statement waits in the server for more than half a second, or for longer than
+//! the TTL, the server does not grant the lock: the caller may be gone. The backend tries again, three
+//! times in all and no longer than the TTL, and then answers `Locked`.
 //!
-//! # Clearing up
+//! # Deleting expired locks
 //!
-//! A lock that expired leaves its row until the key is acquired again.
-//! [`PostgresStore::purge_expired`] deletes rows of keys that are never used again. Fence counters
-//! stay for ever, at about 100 bytes each: without them a key could see a fence twice.
+//! An expired lock keeps its row until the key is acquired again.
+//! [`Locks::purge_expired`](syncguard_core::Locks::purge_expired) deletes the rows of keys that are
+//! never used again. Fence counters stay for ever, at about 100 bytes each: without them a key could
+//! see a fence twice.
+//!
+//! # The driver
+//!
+//! This crate re-exports [`sqlx`], so that a pool for [`PostgresBackend::with_pool`] is of the version
+//! that the crate was built with.
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod backend;
 mod connect;
 mod error;
+mod names;
 mod options;
-mod pool;
 mod preflight;
-mod query;
+mod record;
 mod schema;
-mod session;
-mod table;
+mod wire;
 
-use syncguard_core::Managed;
+pub use sqlx;
 
-pub use crate::connect::PostgresStore;
+pub use crate::backend::PostgresBackend;
+pub use crate::names::{STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE};
 pub use crate::options::PostgresOptions;
 
-/// A [`PostgresStore`] with the policy of [`Managed`]: what callers hold.
-pub type PostgresBackend = Managed<PostgresStore>;
-
-// What callers hold goes from thread to thread, and into futures that do.
+// What callers hold is shared between threads, and kept in futures that are.
 const _: () = {
     const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
     shared::<PostgresBackend>();
-    shared::<PostgresStore>();
     shared::<PostgresOptions>();
 };
 

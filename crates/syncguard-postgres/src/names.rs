@@ -1,13 +1,79 @@
-//! [`TableName`]: a table's name, checked and quoted.
+//! [`Names`]: what the tables, the locks and the fence counters are called in the database.
 
 use std::fmt;
 
-use syncguard_core::LockError;
+use syncguard_core::backend::{MAX_KEY_LENGTH_BYTES, make_fence_key, make_storage_key};
+use syncguard_core::{LockError, LockKey};
 
-/// PostgreSQL cuts longer identifiers off silently, so that two names could become one.
+/// Longest storage key in bytes; a longer one is shortened to a hash. An entry of a B-tree index
+/// holds at most 2704 bytes.
+///
+/// A storage key is the prefix, a colon and the key, or the key alone without a prefix. So with a
+/// prefix of up to 1187 bytes every key is stored as it is, and with one of up to 1677 bytes every
+/// key fits in its shortened form. A longer prefix is refused.
+pub const STORAGE_KEY_LIMIT: usize = 1700;
+
+/// Bytes of [`STORAGE_KEY_LIMIT`] that stay free for names derived from a storage key: none, since a
+/// fence counter has a name, and a limit, of its own.
+pub const STORAGE_KEY_RESERVE: usize = 0;
+
+/// PostgreSQL silently truncates longer identifiers, so that two names could become one.
 const MAX_IDENTIFIER_BYTES: usize = 63;
 
-/// `table` or `schema.table`. `Display` quotes it, so that case is kept and no word is reserved.
+/// Where the locks and the fence counters of one backend are.
+#[derive(Debug)]
+pub(crate) struct Names {
+    pub(crate) locks: TableName,
+    pub(crate) fence_counters: TableName,
+    pub(crate) prefix: String,
+}
+
+impl Names {
+    pub(crate) fn new(
+        locks: &str,
+        fence_counters: &str,
+        prefix: String,
+    ) -> Result<Self, LockError> {
+        let names = Self {
+            locks: TableName::parse(locks)?,
+            fence_counters: TableName::parse(fence_counters)?,
+            prefix,
+        };
+        if names.locks.may_equal(&names.fence_counters) {
+            return Err(LockError::invalid_argument(
+                "locks and fence counters must be in different tables: deleting expired locks must \
+                 never delete a fence counter",
+            ));
+        }
+        if names.prefix.contains('\0') {
+            return Err(LockError::invalid_argument("the prefix contains U+0000"));
+        }
+        // The longest key is the first that does not fit.
+        names.storage_key(&LockKey::new(&"x".repeat(MAX_KEY_LENGTH_BYTES))?)?;
+        Ok(names)
+    }
+
+    pub(crate) fn storage_key(&self, key: &LockKey) -> Result<String, LockError> {
+        make_storage_key(
+            &self.prefix,
+            key.as_str(),
+            STORAGE_KEY_LIMIT,
+            STORAGE_KEY_RESERVE,
+        )
+    }
+
+    pub(crate) fn fence_key(&self, storage_key: &str) -> Result<String, LockError> {
+        make_fence_key(
+            &self.prefix,
+            storage_key,
+            STORAGE_KEY_LIMIT,
+            STORAGE_KEY_RESERVE,
+        )
+    }
+}
+
+/// `table` or `schema.table`, checked. `Display` quotes it, so that case is kept and no word is
+/// reserved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableName {
     schema: Option<String>,
@@ -15,7 +81,7 @@ pub(crate) struct TableName {
 }
 
 impl TableName {
-    pub(crate) fn parse(name: &str) -> Result<Self, LockError> {
+    fn parse(name: &str) -> Result<Self, LockError> {
         let (schema, table) = match name.split_once('.') {
             Some((schema, table)) => (Some(identifier(schema)?), table),
             None => (None, name),
@@ -34,9 +100,9 @@ impl TableName {
         &self.table
     }
 
-    /// Whether both can be the same table. Where only one names its schema, the search path
-    /// decides, so they can.
-    pub(crate) fn may_equal(&self, other: &Self) -> bool {
+    /// Whether both can name one table. They can where only one has a schema: the search path
+    /// decides then.
+    fn may_equal(&self, other: &Self) -> bool {
         self.table == other.table
             && (self.schema == other.schema || self.schema.is_none() || other.schema.is_none())
     }
@@ -56,13 +122,13 @@ fn identifier(text: &str) -> Result<String, LockError> {
     let goes_on = |next: char| next.is_ascii_alphanumeric() || next == '_' || next == '$';
     if text.len() > MAX_IDENTIFIER_BYTES {
         return Err(LockError::invalid_argument(format!(
-            "a table or schema name has at most {MAX_IDENTIFIER_BYTES} bytes"
+            "a table or schema name has more than {MAX_IDENTIFIER_BYTES} bytes"
         )));
     }
     if !text.starts_with(starts) || !text.chars().all(goes_on) {
         return Err(LockError::invalid_argument(
-            "a table is named `table` or `schema.table`, of letters, digits, `_` and `$`, not \
-             beginning with a digit; quotes are added",
+            "a table name must be `table` or `schema.table` without quotes; each part consists of \
+             ASCII letters, digits, `_` and `$` and does not begin with a digit or `$`",
         ));
     }
     Ok(text.to_owned())
@@ -73,6 +139,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn without_a_prefix_a_key_is_stored_as_it_is() {
+        let names = Names::new("locks", "fences", String::new()).unwrap();
+        let storage_key = names
+            .storage_key(&LockKey::new("payment:42").unwrap())
+            .unwrap();
+        assert_eq!(storage_key, "payment:42");
+        assert_eq!(names.fence_key(&storage_key).unwrap(), "fence:payment:42");
+    }
+
+    #[test]
+    fn the_documented_lengths_of_a_prefix_are_the_limits() {
+        let longest_key = LockKey::new(&"k".repeat(MAX_KEY_LENGTH_BYTES)).unwrap();
+        let storage_key = |length| {
+            let names = Names::new("locks", "fences", "p".repeat(length))?;
+            names.storage_key(&longest_key)
+        };
+        assert!(storage_key(1187).unwrap().ends_with(longest_key.as_str()));
+        assert_eq!(storage_key(1188).unwrap().len(), 1188 + ":".len() + 22);
+        assert_eq!(storage_key(1677).unwrap().len(), STORAGE_KEY_LIMIT);
+        assert!(storage_key(1678).is_err());
+    }
+
+    #[test]
     fn names_are_quoted_part_by_part() {
         let quoted = |name| TableName::parse(name).unwrap().to_string();
         assert_eq!(quoted("locks"), r#""locks""#);
@@ -81,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_identifier_is_refused() {
+    fn a_name_that_is_no_identifier_is_refused() {
         let too_long = "x".repeat(64);
         let bad = [
             "", ".", "a.", ".a", "a.b.c", "1a", "a b", "a\"b", "a;b", "a-b", "ä", "a\0", &too_long,

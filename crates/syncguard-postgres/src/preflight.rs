@@ -1,26 +1,27 @@
-//! Asking a server whether it is set up for locks: catalogs and settings are read, nothing is
-//! written.
-
-use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row as _};
-use syncguard_core::{Finding, LockError, Preflight, Severity};
-
-use crate::PostgresStore;
-use crate::error::{Stage, map};
-use crate::session::Session;
+//! Whether a server is configured for locks: reads catalogs and settings, and writes nothing.
 
 mod pooler;
 mod tables;
 
-/// Reads the catalogs and the settings of a session of the pool. For the question whether there is
-/// a pooler it opens one connection more, and closes it.
-impl Preflight for PostgresStore {
-    async fn preflight(&self) -> Result<Vec<Finding>, LockError> {
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row as _};
+use syncguard_core::{Finding, LockError, Severity};
+use tokio::time::Instant;
+
+use crate::PostgresBackend;
+use crate::error::{Stage, map};
+use crate::wire::Session;
+
+impl PostgresBackend {
+    pub(crate) async fn look_at_configuration(
+        &self,
+        deadline: Instant,
+    ) -> Result<Vec<Finding>, LockError> {
         let reading = |error| map(error, Stage::Reading);
-        let mut session = Session::open(self.connections()).await?;
+        let mut session = Session::open(self.connections(), deadline).await?;
         let mut findings = Vec::new();
-        findings.extend(self.pooler(&mut session).await.map_err(reading)?);
-        // Behind a pooler, what belongs together has to be one transaction.
+        findings.extend(self.pooler(&mut session, deadline).await.map_err(reading)?);
+        // In one transaction, for poolers in transaction mode.
         session.begin().await.map_err(reading)?;
         findings.extend(server(&mut session).await.map_err(reading)?);
         findings.extend(self.tables(&mut session).await.map_err(reading)?);
@@ -42,7 +43,7 @@ async fn server(session: &mut Session) -> Result<Vec<Finding>, sqlx::Error> {
             Severity::Error,
             "postgres-standby",
             "the server is a standby: operations that write fail",
-            "connect to the primary: name all hosts behind one address that leads to it",
+            "connect to the primary, by an address that always leads to it",
         ));
     } else if is("read_only")? {
         findings.push(Finding::new(
@@ -56,8 +57,8 @@ async fn server(session: &mut Session) -> Result<Vec<Finding>, sqlx::Error> {
         findings.push(Finding::new(
             Severity::Warning,
             "postgres-asynchronous-commit",
-            "`synchronous_commit` is off: a crash of the server loses the newest locks, and the \
-             fences that were granted with them can be granted again",
+            "`synchronous_commit` is off: a crash of the server loses the newest locks, and their \
+             fences can be granted again",
             "ALTER ROLE <role> SET synchronous_commit = on",
         ));
     }
@@ -65,8 +66,8 @@ async fn server(session: &mut Session) -> Result<Vec<Finding>, sqlx::Error> {
         findings.push(Finding::new(
             Severity::Warning,
             "postgres-fsync-off",
-            "`fsync` is off: a crash of the machine can lose or damage everything, locks and \
-             fences among it",
+            "`fsync` is off: a crash of the machine can lose or damage all data, locks and fences \
+             included",
             "set `fsync = on`",
         ));
     }
@@ -74,8 +75,7 @@ async fn server(session: &mut Session) -> Result<Vec<Finding>, sqlx::Error> {
         findings.push(Finding::new(
             Severity::Error,
             "postgres-missing-rights",
-            "the role may not call the functions by which contenders take turns: no lock can be \
-             acquired",
+            "the role may not call the advisory-lock functions: no lock can be acquired",
             "GRANT EXECUTE ON FUNCTION pg_advisory_xact_lock(bigint), \
              pg_try_advisory_xact_lock(bigint) TO <role>",
         ));

@@ -1,58 +1,55 @@
-//! The tables: making them, printing how, and clearing them up.
+//! The tables: how they are created, and the DDL for it.
 
 use std::time::Duration;
 
 use sqlx::{PgConnection, Row as _};
-use syncguard_core::{ErrorCode, LockError, Operation};
+use syncguard_core::observe::Operation;
+use syncguard_core::{ErrorCode, LockError};
+use tokio::time::{Instant, timeout};
 
-use crate::PostgresStore;
+use crate::PostgresBackend;
 use crate::error::{Stage, has_state, map};
-use crate::query::Value;
-use crate::session::Session;
+use crate::wire::Session;
 
-/// Bounds a set-up: it may have to wait for others, and for locks on the tables.
+/// The longest that a set-up takes: it may have to wait for others, and for locks on the tables.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
 const SETUP_ATTEMPTS: u32 = 5;
 
-/// What a set-up sees when another program creates the same table at the same time, without our
-/// advisory lock.
+/// The longest that one attempt waits for a connection.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// The SQLSTATEs of a set-up while another program creates the same table without our advisory lock.
 const CREATED_MEANWHILE: &[&str] = &["23505", "42P07", "42710"];
 
-/// Rows that one statement of a purge deletes at most, so that none takes long.
-const PURGE_BATCH: i64 = 1_000;
-
-impl PostgresStore {
-    /// The DDL that [`setup_schema`](Self::setup_schema) runs, for whoever creates tables by other
-    /// means.
+impl PostgresBackend {
+    /// The DDL that [`setup_schema`](Self::setup_schema) runs, for migration tools.
     ///
-    /// There is no index on `expires_at_ms` and half of each page is left free: so an extend
-    /// rewrites a row within its page and touches no index.
+    /// There is no index on `expires_at_ms`, and half of each page stays free: so an extend rewrites a
+    /// row within its page and touches no index.
     #[must_use]
     pub fn schema_ddl(&self) -> String {
         include_str!("sql/schema.sql")
-            .replace("{locks}", &self.settings().locks.to_string())
-            .replace("{fences}", &self.settings().fences.to_string())
+            .replace("{locks}", &self.names().locks.to_string())
+            .replace("{fences}", &self.names().fence_counters.to_string())
     }
 
-    /// Creates what is missing of the tables and their indexes.
+    /// Creates the tables and indexes that are missing.
     ///
-    /// Any number of processes may do so at the same time. Where everything exists it only looks,
-    /// and needs no right to create anything. A schema other than the default must exist.
+    /// Any number of processes may call it at the same time. If everything exists it only reads, and
+    /// needs no permission to create anything. A schema other than the default one must exist.
     ///
     /// # Errors
-    /// `AuthFailed` if something is missing and the role may not create it, `InvalidArgument` if
-    /// the schema does not exist, `NetworkTimeout` after 30 s; else a failure of the server.
+    /// `AuthFailed` if something is missing and the role may not create it, `InvalidArgument` if the
+    /// schema does not exist, `NetworkTimeout` after 30 s, or a failure of the server.
     ///
     /// # Cancel safety
-    /// Safe: everything is created, or nothing.
+    /// Safe: it creates everything or nothing.
     pub async fn setup_schema(&self) -> Result<(), LockError> {
-        tokio::time::timeout(SETUP_TIMEOUT, self.set_up())
+        timeout(SETUP_TIMEOUT, self.set_up())
             .await
             .unwrap_or_else(|_| {
-                Err(LockError::new(
-                    ErrorCode::NetworkTimeout,
-                    format!("the schema was not set up within {SETUP_TIMEOUT:?}"),
-                ))
+                let message = format!("the set-up did not end within {SETUP_TIMEOUT:?}");
+                Err(LockError::new(ErrorCode::NetworkTimeout, message))
             })
             .map_err(|error| error.with_operation(Operation::Setup))
     }
@@ -60,16 +57,17 @@ impl PostgresStore {
     async fn set_up(&self) -> Result<(), LockError> {
         let mut attempt = 1;
         loop {
-            let mut session = Session::open(self.connections()).await?;
-            let outcome = self.create_missing(&mut session).await;
-            if outcome.is_ok() {
+            let deadline = Instant::now() + CONNECTION_TIMEOUT;
+            let mut session = Session::open(self.connections(), deadline).await?;
+            let result = self.create_missing(&mut session).await;
+            if result.is_ok() {
                 session.settle();
             }
-            match outcome {
+            match result {
                 Err(error) if has_state(&error, CREATED_MEANWHILE) && attempt < SETUP_ATTEMPTS => {
                     attempt += 1;
                 }
-                outcome => return outcome.map_err(|error| map(error, Stage::Reading)),
+                result => return result.map_err(|error| map(error, Stage::Reading)),
             }
         }
     }
@@ -77,7 +75,7 @@ impl PostgresStore {
     async fn create_missing(&self, session: &mut Session) -> Result<(), sqlx::Error> {
         session.begin().await?;
         if self.missing(session.connection()?).await?.is_some() {
-            // `IF NOT EXISTS` alone fails when two create at once.
+            // `IF NOT EXISTS` alone fails when two sessions create a table at once.
             sqlx::raw_sql("SELECT pg_advisory_xact_lock(hashtext('syncguard:setup_schema'))")
                 .execute(session.connection()?)
                 .await?;
@@ -98,10 +96,10 @@ impl PostgresStore {
             ddl.push_str(&self.schema_ddl());
         }
         if missing.index_of_existing_table {
-            let locks = &self.settings().locks;
+            let locks = &self.names().locks;
             ddl.push_str(&format!("CREATE UNIQUE INDEX ON {locks} (lock_id);"));
         }
-        // Checked identifiers are all that was filled in.
+        // Only checked, quoted identifiers were filled in.
         sqlx::raw_sql(sqlx::AssertSqlSafe(ddl))
             .execute(connection)
             .await
@@ -110,8 +108,8 @@ impl PostgresStore {
 
     async fn missing(&self, connection: &mut PgConnection) -> Result<Option<Missing>, sqlx::Error> {
         let row = sqlx::query(include_str!("sql/schema_missing.sql"))
-            .bind(self.settings().locks.to_string())
-            .bind(self.settings().fences.to_string())
+            .bind(self.names().locks.to_string())
+            .bind(self.names().fence_counters.to_string())
             .persistent(false)
             .fetch_one(connection)
             .await?;
@@ -122,33 +120,9 @@ impl PostgresStore {
         };
         Ok((missing.tables || missing.index_of_existing_table).then_some(missing))
     }
-
-    /// Deletes the rows of locks that expired more than 2 s ago, and tells how many there were.
-    ///
-    /// Only keys that are never acquired again leave such rows. Fence counters are never deleted:
-    /// a key must not see a fence twice. It reads the whole table, in statements of up to 1000
-    /// deletions each, and passes over rows that are in use. Run it from time to time, from any
-    /// process.
-    ///
-    /// # Errors
-    /// A failure of the server. What was deleted until then stays deleted.
-    ///
-    /// # Cancel safety
-    /// Safe: what was deleted until then stays deleted.
-    pub async fn purge_expired(&self) -> Result<u64, LockError> {
-        let mut deleted = 0;
-        loop {
-            let values = [Value::Number(PURGE_BATCH)];
-            let verdict = self.ask(&self.statements().purge, "all", &values).await?;
-            let batch = verdict.number()?;
-            deleted += batch;
-            if batch < PURGE_BATCH.unsigned_abs() {
-                return Ok(deleted);
-            }
-        }
-    }
 }
 
+/// What a set-up has to create.
 #[derive(Debug, Clone, Copy)]
 struct Missing {
     tables: bool,

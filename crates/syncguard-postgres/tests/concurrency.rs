@@ -7,13 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::history::History;
-use common::{Fixture, id, key, pool, ttl};
+use common::{BareCalls as _, Fixture, id, key, pool, ttl};
 use futures_util::future::join_all;
 use sqlx::AssertSqlSafe;
-use syncguard_core::{
-    ErrorCode, LockBackend as _, LockOptions, Managed, ManagedBackend as _, acquire, lock,
-};
-use syncguard_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
+use syncguard_core::backend::Lookup;
+use syncguard_core::{ErrorCode, LockOptions, Locks};
+use syncguard_postgres::{PostgresBackend, PostgresOptions};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -27,15 +26,15 @@ async fn contenders_under_a_stricter_isolation_see_acquired_or_locked() {
     for isolation in ["repeatable%20read", "serializable"] {
         let fixture = Fixture::new().await;
         let url = with_setting(&fixture.url, "default_transaction_isolation", isolation);
-        let options = fixture.named(PostgresOptions::new().with_max_connections(25));
-        let store = PostgresStore::connect_with(&url, options).await.unwrap();
+        let options = fixture.named(PostgresOptions::new().max_connections(25));
+        let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
         let history = Arc::new(History::default());
         let contenders = (0..50).map(|_| {
-            let (store, history) = (store.clone(), history.clone());
+            let (backend, history) = (backend.clone(), history.clone());
             tokio::spawn(async move {
                 for _ in 0..20 {
                     let id = id();
-                    let answer = store
+                    let answer = backend
                         .acquire(&key("strict"), &id, ttl(60_000))
                         .await
                         .unwrap();
@@ -44,17 +43,11 @@ async fn contenders_under_a_stricter_isolation_see_acquired_or_locked() {
                     };
                     let acquired_at_ms = grant.expires_at_ms - 60_000;
                     history.granted(id, grant.fence.get(), acquired_at_ms, grant.expires_at_ms);
-                    let extended = store.extend(&id, ttl(60_000)).await.unwrap();
+                    let extended = backend.extend(&id, ttl(60_000)).await.unwrap();
                     history.extended(id, extended.expires_at_ms().unwrap());
-                    assert!(
-                        store
-                            .lookup_raw(syncguard_core::Lookup::Id(&id))
-                            .await
-                            .unwrap()
-                            .is_some()
-                    );
+                    assert!(backend.lookup_raw(Lookup::Id(&id)).await.unwrap().is_some());
                     history.releasing(id);
-                    assert!(store.release(&id).await.unwrap().is_released());
+                    assert!(backend.release(&id).await.unwrap().is_released());
                 }
             })
         });
@@ -68,14 +61,14 @@ async fn contenders_under_a_stricter_isolation_see_acquired_or_locked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_simultaneous_contenders_exactly_one_wins() {
     let fixture = Fixture::new().await;
-    let store = fixture
-        .another_store(PostgresOptions::new().with_max_connections(16))
+    let backend = fixture
+        .another_backend(PostgresOptions::new().max_connections(16))
         .await;
     for round in 0..100 {
         let key = key(&format!("race:{round}"));
         let attempts = (0..16).map(|_| {
-            let (store, key) = (store.clone(), key.clone());
-            tokio::spawn(async move { store.acquire(&key, &id(), ttl(60_000)).await.unwrap() })
+            let (backend, key) = (backend.clone(), key.clone());
+            tokio::spawn(async move { backend.acquire(&key, &id(), ttl(60_000)).await.unwrap() })
         });
         let answers = join_all(attempts).await;
         let granted = answers
@@ -93,13 +86,13 @@ async fn many_tasks_on_few_keys_lose_no_lock() {
     let released = Arc::new(AtomicUsize::new(0));
     let histories: Arc<Vec<History>> = Arc::new((0..16).map(|_| History::default()).collect());
     let tasks = (0..TASKS).map(|task| {
-        let (store, released) = (fixture.store.clone(), released.clone());
+        let (backend, released) = (fixture.backend.clone(), released.clone());
         let histories = histories.clone();
         tokio::spawn(async move {
             for cycle in 0..CYCLES {
                 let index = (task + cycle) % 16;
                 let (key, id) = (key(&format!("few:{index}")), id());
-                let Some(grant) = store
+                let Some(grant) = backend
                     .acquire(&key, &id, ttl(60_000))
                     .await
                     .unwrap()
@@ -112,7 +105,7 @@ async fn many_tasks_on_few_keys_lose_no_lock() {
                 history.granted(id, grant.fence.get(), acquired_at_ms, grant.expires_at_ms);
                 history.releasing(id);
                 assert!(
-                    store.release(&id).await.unwrap().is_released(),
+                    backend.release(&id).await.unwrap().is_released(),
                     "a lost lock"
                 );
                 released.fetch_add(1, Ordering::Relaxed);
@@ -133,7 +126,7 @@ async fn many_tasks_on_few_keys_lose_no_lock() {
 async fn acquires_that_are_timed_out_at_any_moment_leave_no_lock() {
     let fixture = Fixture::new().await;
     let tasks = (0..8_u64).map(|task| {
-        let backend = fixture.backend.clone();
+        let locks = fixture.locks.clone();
         tokio::spawn(async move {
             let mut granted = 0;
             for round in 0..250 {
@@ -146,7 +139,7 @@ async fn acquires_that_are_timed_out_at_any_moment_leave_no_lock() {
                     let key = format!("hasty:{}", (task + round) % 16);
                     (key, Duration::from_micros(micros))
                 };
-                let attempt = acquire(&backend, &key, MINUTE);
+                let attempt = locks.try_lock(&key).ttl(MINUTE);
                 let attempt = tokio::time::timeout(patience, attempt).await;
                 // Dropping a guard releases it, too.
                 if let Ok(Ok(Some(_guard))) = attempt {
@@ -161,11 +154,7 @@ async fn acquires_that_are_timed_out_at_any_moment_leave_no_lock() {
         .into_iter()
         .map(|task| task.unwrap())
         .sum();
-    fixture
-        .backend
-        .drain(Duration::from_secs(30))
-        .await
-        .unwrap();
+    fixture.locks.drain(Duration::from_secs(30)).await.unwrap();
     assert_eq!(
         fixture.number("SELECT count(*) FROM {locks}").await,
         0,
@@ -182,7 +171,7 @@ async fn a_statement_timeout_that_races_the_grant_leaves_no_lock() {
     let fixture = Fixture::new().await;
     let url = with_setting(&fixture.url, "statement_timeout", "3ms");
     let options = fixture.named(PostgresOptions::new());
-    let hasty = PostgresStore::connect_with(&url, options).await.unwrap();
+    let hasty = PostgresBackend::connect_with(&url, options).await.unwrap();
     let (mut granted, mut cancelled) = (0, 0);
     for round in 0..500_u64 {
         let (key, id) = (key(&format!("cancelled:{}", round % 50)), id());
@@ -202,12 +191,12 @@ async fn a_statement_timeout_that_races_the_grant_leaves_no_lock() {
             Ok(answer) => {
                 assert!(answer.granted().is_some(), "nobody holds the key");
                 granted += 1;
-                assert!(fixture.store.release(&id).await.unwrap().is_released());
+                assert!(fixture.backend.release(&id).await.unwrap().is_released());
             }
             Err(error) => {
                 assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error:?}");
                 cancelled += 1;
-                let orphan = fixture.store.release(&id).await.unwrap();
+                let orphan = fixture.backend.release(&id).await.unwrap();
                 assert!(!orphan.is_released(), "cancelled, and granted all the same");
             }
         }
@@ -223,21 +212,24 @@ async fn holders_may_use_the_locks_own_pool_of_one() {
     let fixture = Fixture::new().await;
     let pool = pool(&fixture.url, 1).await;
     let options = fixture.named(PostgresOptions::new());
-    let backend = PostgresBackend::new(PostgresStore::with_pool(pool.clone(), options).unwrap());
+    let locks = Locks::new(PostgresBackend::with_pool(pool.clone(), options).unwrap());
     let holders = (0..10).map(|holder| {
-        let (backend, pool) = (backend.clone(), pool.clone());
+        let (locks, pool) = (locks.clone(), pool.clone());
         tokio::spawn(async move {
             let patient = LockOptions::new()
-                .with_max_retries(1_000)
-                .with_retry_delay(Duration::from_millis(5))
-                .with_timeout(Duration::from_secs(30));
+                .max_retries(1_000)
+                .retry_delay(Duration::from_millis(5))
+                .timeout(Duration::from_secs(30));
             let key = format!("pool:{}", holder % 3);
-            let receipt = lock(&backend, key, patient, async |_| {
-                let query = sqlx::query_scalar::<_, i32>("SELECT 1");
-                query.fetch_one(&pool).await.unwrap()
-            })
-            .await
-            .unwrap();
+            let receipt = locks
+                .lock(key)
+                .options(&patient)
+                .run(async |_| {
+                    let query = sqlx::query_scalar::<_, i32>("SELECT 1");
+                    query.fetch_one(&pool).await.unwrap()
+                })
+                .await
+                .unwrap();
             assert!(!receipt.overran());
             receipt.into_value()
         })
@@ -255,15 +247,11 @@ async fn an_acquire_abandoned_while_it_waits_in_the_server_is_not_granted_later(
         .execute(&mut *other)
         .await
         .unwrap();
-    let attempt = acquire(&fixture.backend, "stuck", MINUTE);
+    let attempt = fixture.locks.try_lock("stuck").ttl(MINUTE);
     let attempt = tokio::time::timeout(Duration::from_millis(50), attempt).await;
     assert!(attempt.is_err());
-    // By then nobody comes back to release it.
-    fixture
-        .backend
-        .drain(Duration::from_secs(10))
-        .await
-        .unwrap();
+    // After that nobody releases it.
+    fixture.locks.drain(Duration::from_secs(10)).await.unwrap();
     let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
                    AND objid::bigint = hashtext('stuck')::bigint & 4294967295";
     assert_eq!(
@@ -282,9 +270,11 @@ async fn an_acquire_abandoned_while_it_waits_in_the_server_is_not_granted_later(
 #[tokio::test]
 async fn futures_of_release_dropped_at_any_poll_free_the_key() {
     let fixture = Fixture::new().await;
-    let backend: &Managed<PostgresStore> = &fixture.backend;
+    let locks = &fixture.locks;
     for polls in 0.. {
-        let guard = acquire(backend, "dropped", MINUTE)
+        let guard = locks
+            .try_lock("dropped")
+            .ttl(MINUTE)
             .await
             .unwrap()
             .expect("it was freed");
@@ -301,7 +291,7 @@ async fn futures_of_release_dropped_at_any_poll_free_the_key() {
             tokio::time::sleep(Duration::from_micros(300)).await;
         }
         drop(release);
-        backend.drain(Duration::from_secs(5)).await.unwrap();
+        locks.drain(Duration::from_secs(5)).await.unwrap();
         let sql = fixture.filled("SELECT count(*) FROM {locks}");
         let left: i64 = sqlx::query_scalar(AssertSqlSafe(sql))
             .fetch_one(&fixture.sql)

@@ -9,11 +9,11 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Fixture, id, key, pool, ttl};
+use common::{BareCalls as _, Fixture, id, key, pool, ttl};
 use harness::{FENCES, LOCKS, PostgresHarness};
 use syncguard_conformance::{RunOptions, run};
-use syncguard_core::{ErrorCode, LockBackend as _, acquire};
-use syncguard_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
+use syncguard_core::{ErrorCode, Locks};
+use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::{PgBouncer, PostgresServer, PrivateCa, texts};
 
 const PASSWORD: &str = "correct%20horse";
@@ -55,7 +55,7 @@ async fn the_suite_passes_with_the_documented_rights_alone() {
 async fn the_suite_passes_behind_a_pooler_in_transaction_mode() {
     let server = PostgresServer::start().unwrap();
     let bouncer = PgBouncer::start_with(&server, &[("default_pool_size", "5")]).unwrap();
-    let options = PostgresOptions::new().with_transaction_pooler(true);
+    let options = PostgresOptions::new().transaction_pooler(true);
     let harness = PostgresHarness::with(&bouncer.url(), &server.url(), options)
         .await
         .unwrap();
@@ -69,7 +69,7 @@ async fn without_one_right_an_operation_is_auth_failed() {
     let role = format!("app{}", std::process::id());
     fixture.run(&format!("CREATE ROLE {role} LOGIN")).await;
     let url = as_user(&fixture.url, &role);
-    let store = PostgresStore::connect_with(&url, fixture.named(PostgresOptions::new()))
+    let backend = PostgresBackend::connect_with(&url, fixture.named(PostgresOptions::new()))
         .await
         .unwrap();
     let rights = [
@@ -88,10 +88,10 @@ async fn without_one_right_an_operation_is_auth_failed() {
                 .await;
             let id = id();
             let mut refused = Vec::new();
-            refused.extend(store.acquire(&key("k"), &id, ttl(60_000)).await.err());
-            refused.extend(store.extend(&id, ttl(60_000)).await.err());
-            refused.extend(store.is_locked(&key("k")).await.err());
-            refused.extend(store.release(&id).await.err());
+            refused.extend(backend.acquire(&key("k"), &id, ttl(60_000)).await.err());
+            refused.extend(backend.extend(&id, ttl(60_000)).await.err());
+            refused.extend(backend.is_locked(&key("k")).await.err());
+            refused.extend(backend.release(&id).await.err());
             assert!(!refused.is_empty(), "without {missing} on {table}");
             for error in refused {
                 assert_eq!(error.code(), ErrorCode::AuthFailed, "{error:?}");
@@ -111,25 +111,27 @@ async fn tls_with_a_private_authority() {
     let server = PostgresServer::start_tls(&ca).unwrap();
     let connect = async |parameters: String| {
         let url = as_user(&server.url(), "postgres");
-        PostgresStore::connect(&format!("{url}?{parameters}")).await
+        PostgresBackend::connect(&format!("{url}?{parameters}")).await
     };
     let trusting =
         |ca: &PrivateCa| format!("sslmode=verify-full&sslrootcert={}", ca.file().display());
 
-    let store = connect(trusting(&ca)).await.unwrap();
-    store.setup_schema().await.unwrap();
-    let backend = PostgresBackend::new(store);
-    let guard = acquire(&backend, "k", Duration::from_secs(60))
+    let backend = connect(trusting(&ca)).await.unwrap();
+    backend.setup_schema().await.unwrap();
+    let locks = Locks::new(backend.clone());
+    let guard = locks
+        .try_lock("k")
+        .ttl(Duration::from_secs(60))
         .await
         .unwrap()
         .unwrap();
     let _ = guard.extend(Duration::from_secs(60)).await.unwrap();
     assert!(guard.release().await.unwrap().is_released());
-    assert_no_password(&format!("{backend:?} {backend:#?}"));
+    assert_no_password(&format!("{backend:?} {backend:#?} {locks:?} {locks:#?}"));
 
     for (parameters, expected) in [
         (trusting(&other), ErrorCode::ServiceUnavailable),
-        // Only the authorities that everybody trusts.
+        // Only the public authorities.
         (
             "sslmode=verify-full".to_owned(),
             ErrorCode::ServiceUnavailable,
@@ -163,7 +165,7 @@ async fn a_password_in_a_url_is_in_no_text() {
     for url in [
         format!("postgres://nobody:{PASSWORD}@{at}"),
         format!("postgres://{at}?user=nobody&password={PASSWORD}"),
-        // Parameters that it does not know, the driver would log.
+        // sqlx would log parameters that it does not know.
         format!("postgres://{at}?passwd={PASSWORD}"),
         format!("postgres://{at}?sslmode=prefer&Password={PASSWORD}"),
         format!("postgres://{at}?pw={PASSWORD}"),
@@ -178,16 +180,16 @@ async fn a_password_in_a_url_is_in_no_text() {
         DECODED.to_owned(),
         format!("postgres://postgres:{PASSWORD}@{at}?sslmode=nonsense"),
     ] {
-        let error = PostgresStore::connect(&url).await.unwrap_err();
+        let error = PostgresBackend::connect(&url).await.unwrap_err();
         assert_no_password(&texts(&error));
     }
     let url = as_user(&fixture.url, "postgres");
-    let store = PostgresStore::connect_with(&url, fixture.named(PostgresOptions::new()))
+    let backend = PostgresBackend::connect_with(&url, fixture.named(PostgresOptions::new()))
         .await
         .unwrap();
-    let backend = PostgresBackend::new(store);
-    assert_no_password(&format!("{backend:?} {backend:#?} {:?}", backend.get_ref()));
-    let guard = acquire(&backend, "k", Duration::from_secs(60)).await;
+    let locks = Locks::new(backend.clone());
+    assert_no_password(&format!("{backend:?} {backend:#?} {locks:?}"));
+    let guard = locks.try_lock("k").ttl(Duration::from_secs(60)).await;
     assert!(
         guard
             .unwrap()
@@ -202,7 +204,7 @@ async fn a_password_in_a_url_is_in_no_text() {
     assert_no_password(&log);
 }
 
-/// What was logged, by the driver too.
+/// What was logged, by the driver, too.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -2,13 +2,13 @@
 
 use syncguard_core::LockError;
 use syncguard_faults::Target;
-use syncguard_postgres::{PostgresOptions, PostgresStore};
+use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::{PostgresServer, shared_postgres_url};
 
 struct Postgres;
 
 impl Target for Postgres {
-    type Store = PostgresStore;
+    type Backend = PostgresBackend;
     type Server = PostgresServer;
 
     fn start() -> anyhow::Result<PostgresServer> {
@@ -27,12 +27,12 @@ impl Target for Postgres {
         Self::connect(port).await?.setup_schema().await
     }
 
-    async fn connect(port: u16) -> Result<PostgresStore, LockError> {
+    async fn connect(port: u16) -> Result<PostgresBackend, LockError> {
         let options = PostgresOptions::new()
-            .with_locks_table("syncguard_faults_locks")
-            .with_fence_counters_table("syncguard_faults_fence_counters");
+            .locks_table("syncguard_faults_locks")
+            .fence_counters_table("syncguard_faults_fence_counters");
         let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
-        PostgresStore::connect_with(&url, options).await
+        PostgresBackend::connect_with(&url, options).await
     }
 }
 

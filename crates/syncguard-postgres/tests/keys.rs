@@ -5,9 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::Fixture;
-use syncguard_core::{
-    ErrorCode, LockKey, acquire, extend, get_by_id_raw, get_by_key_raw, is_locked, release,
-};
+use syncguard_core::{ErrorCode, LockKey};
 use syncguard_postgres::PostgresOptions;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -17,35 +15,27 @@ async fn any_key_works_through_every_operation() {
     // The second prefix is long enough for keys to be shortened, and fence keys before them.
     let prefixes = [String::new(), "p".repeat(1_200), "p".repeat(1_677)];
     for prefix in prefixes {
-        let fixture = Fixture::with(PostgresOptions::new().with_prefix(prefix)).await;
-        let backend = &fixture.backend;
+        let fixture = Fixture::with(PostgresOptions::new().prefix(prefix)).await;
+        let locks = &fixture.locks;
         let mut held = Vec::new();
         for key in awkward_keys() {
-            let guard = acquire(backend, &key, MINUTE).await.unwrap();
+            let guard = locks.try_lock(&key).ttl(MINUTE).await.unwrap();
             held.push((key, guard.expect("no two keys are one").detach()));
         }
         for (key, lease) in held {
             assert_eq!(lease.fence().get(), 1, "{key:?} has a counter of its own");
-            assert!(acquire(backend, &key, MINUTE).await.unwrap().is_none());
-            assert!(is_locked(backend, &key).await.unwrap());
-            let by_key = get_by_key_raw(backend, &key).await.unwrap().unwrap();
-            let by_id = get_by_id_raw(backend, lease.lock_id())
-                .await
-                .unwrap()
-                .unwrap();
+            assert!(locks.try_lock(&key).ttl(MINUTE).await.unwrap().is_none());
+            assert!(locks.is_locked(&key).await.unwrap());
+            let by_key = locks.get_by_key_raw(&key).await.unwrap().unwrap();
+            let by_id = locks.get_by_id_raw(lease.lock_id()).await.unwrap().unwrap();
             assert_eq!(by_key, by_id);
             assert_eq!(by_key.key, LockKey::new(&key).unwrap());
             assert_eq!(by_key.lock_id, *lease.lock_id());
-            let extended = extend(backend, lease.lock_id(), MINUTE * 2).await.unwrap();
+            let extended = locks.extend(lease.lock_id(), MINUTE * 2).await.unwrap();
             assert!(extended.expires_at_ms().is_some());
-            assert!(
-                release(backend, lease.lock_id())
-                    .await
-                    .unwrap()
-                    .is_released()
-            );
-            assert!(!is_locked(backend, &key).await.unwrap());
-            let again = acquire(backend, &key, MINUTE).await.unwrap().unwrap();
+            assert!(locks.release(lease.lock_id()).await.unwrap().is_released());
+            assert!(!locks.is_locked(&key).await.unwrap());
+            let again = locks.try_lock(&key).ttl(MINUTE).await.unwrap().unwrap();
             assert_eq!(again.fence().get(), 2);
             let _ = again.release().await.unwrap();
         }
@@ -98,7 +88,12 @@ fn awkward_keys() -> Vec<String> {
 #[tokio::test]
 async fn a_key_with_u_0000_is_refused() {
     let fixture = Fixture::new().await;
-    let error = acquire(&fixture.backend, "a\0b", MINUTE).await.unwrap_err();
+    let error = fixture
+        .locks
+        .try_lock("a\0b")
+        .ttl(MINUTE)
+        .await
+        .unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArgument);
     assert!(fixture.lock_rows().await.is_empty());
 }
@@ -106,11 +101,14 @@ async fn a_key_with_u_0000_is_refused() {
 #[tokio::test]
 async fn keys_on_both_sides_of_the_limit_are_apart() {
     // With this prefix the storage key of a 500-byte key is 1700 bytes long.
-    let fixture = Fixture::with(PostgresOptions::new().with_prefix("p".repeat(1_199))).await;
+    let fixture = Fixture::with(PostgresOptions::new().prefix("p".repeat(1_199))).await;
     let mut leases = Vec::new();
     for length in 498..=503 {
         let key = "k".repeat(length);
-        let guard = acquire(&fixture.backend, &key, MINUTE)
+        let guard = fixture
+            .locks
+            .try_lock(&key)
+            .ttl(MINUTE)
             .await
             .unwrap()
             .unwrap();
@@ -127,7 +125,9 @@ async fn keys_on_both_sides_of_the_limit_are_apart() {
     );
     for lease in leases {
         assert!(
-            release(&fixture.backend, lease.lock_id())
+            fixture
+                .locks
+                .release(lease.lock_id())
                 .await
                 .unwrap()
                 .is_released()
@@ -145,21 +145,27 @@ async fn keys_of_equal_hashtext_do_not_see_each_other() {
         .fetch_one(&fixture.sql)
         .await
         .unwrap();
-    let first = acquire(&fixture.backend, &a, MINUTE)
+    let first = fixture
+        .locks
+        .try_lock(&a)
+        .ttl(MINUTE)
         .await
         .unwrap()
         .unwrap();
-    assert!(!is_locked(&fixture.backend, &b).await.unwrap());
-    let second = acquire(&fixture.backend, &b, MINUTE)
+    assert!(!fixture.locks.is_locked(&b).await.unwrap());
+    let second = fixture
+        .locks
+        .try_lock(&b)
+        .ttl(MINUTE)
         .await
         .unwrap()
         .unwrap();
     assert_eq!((first.fence().get(), second.fence().get()), (1, 1));
     let _ = first.release().await.unwrap();
     let _ = second.release().await.unwrap();
-    // Together, for they line up on one advisory lock.
+    // At the same time: they queue for one advisory lock.
     for _ in 0..50 {
-        let attempt = |key: String| acquire(&fixture.backend, key, MINUTE);
+        let attempt = |key: String| fixture.locks.try_lock(key).ttl(MINUTE);
         let (first, second) = tokio::join!(attempt(a.clone()), attempt(b.clone()));
         let (first, second) = (
             first.unwrap().expect("free"),

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use common::history::History;
 use common::original::Original;
-use common::{Fixture, id, key, pool, ttl};
+use common::{BareCalls as _, Fixture, id, key, pool, ttl};
 use futures_util::future::join_all;
-use syncguard_core::{LockBackend as _, acquire, get_by_key, is_locked};
 use syncguard_postgres::PostgresOptions;
 
 const KEY: &str = "shared";
@@ -19,8 +18,8 @@ const KEY: &str = "shared";
 async fn sixteen_writers_beside_the_original_never_hold_together() {
     const DURATION: Duration = Duration::from_secs(10);
     let fixture = Fixture::new().await;
-    let options = PostgresOptions::new().with_max_connections(16);
-    let store = fixture.another_store(options).await;
+    let options = PostgresOptions::new().max_connections(16);
+    let backend = fixture.another_backend(options).await;
     let original = Arc::new(Original::new(&fixture, pool(&fixture.url, 4).await));
     let history = Arc::new(History::default());
     let (ours, theirs) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -28,11 +27,11 @@ async fn sixteen_writers_beside_the_original_never_hold_together() {
 
     let mut writers = Vec::new();
     for writer in 0..16_u64 {
-        let (store, history, ours) = (store.clone(), history.clone(), ours.clone());
+        let (backend, history, ours) = (backend.clone(), history.clone(), ours.clone());
         writers.push(tokio::spawn(async move {
             while started.elapsed() < DURATION {
                 let id = id();
-                let answer = store.acquire(&key(KEY), &id, ttl(30_000)).await.unwrap();
+                let answer = backend.acquire(&key(KEY), &id, ttl(30_000)).await.unwrap();
                 let Some(grant) = answer.granted() else {
                     tokio::time::sleep(Duration::from_millis(1 + writer % 3)).await;
                     continue;
@@ -43,7 +42,7 @@ async fn sixteen_writers_beside_the_original_never_hold_together() {
                 let count = ours.fetch_add(1, Ordering::Relaxed);
                 let (late, gone) = (count % 100 == 50, count % 300 == 299);
                 if late || gone {
-                    let shortened = store.extend(&id, ttl(20)).await.unwrap();
+                    let shortened = backend.extend(&id, ttl(20)).await.unwrap();
                     history.extended(id, shortened.expires_at_ms().expect("it is held"));
                 }
                 if gone {
@@ -53,7 +52,7 @@ async fn sixteen_writers_beside_the_original_never_hold_together() {
                     // To the end of the tolerance, where others are waiting to take it.
                     let past = 1_008 + u64::try_from(count).unwrap() % 24;
                     tokio::time::sleep(Duration::from_millis(past)).await;
-                    let extended = store.extend(&id, ttl(30_000)).await.unwrap();
+                    let extended = backend.extend(&id, ttl(30_000)).await.unwrap();
                     let Some(expires_at_ms) = extended.expires_at_ms() else {
                         continue;
                     };
@@ -61,7 +60,7 @@ async fn sixteen_writers_beside_the_original_never_hold_together() {
                 }
                 history.releasing(id);
                 assert!(
-                    store.release(&id).await.unwrap().is_released(),
+                    backend.release(&id).await.unwrap().is_released(),
                     "a lost lock"
                 );
             }
@@ -113,33 +112,39 @@ async fn tables_of_the_originals_making_are_used_as_they_are() {
         .await;
     let indexes = "SELECT count(*) FROM pg_index WHERE indrelid = '{locks}'::regclass";
     let before = fixture.number(indexes).await;
-    fixture.store.setup_schema().await.unwrap();
+    fixture.backend.setup_schema().await.unwrap();
     assert_eq!(fixture.number(indexes).await, before, "nothing was missing");
 
     let original = Original::new(&fixture, fixture.sql.clone());
     let theirs = original.acquire(KEY, 60_000).await.unwrap();
     let minute = Duration::from_secs(60);
-    assert!(is_locked(&fixture.backend, KEY).await.unwrap());
+    assert!(fixture.locks.is_locked(KEY).await.unwrap());
     assert!(
-        acquire(&fixture.backend, KEY, minute)
+        fixture
+            .locks
+            .try_lock(KEY)
+            .ttl(minute)
             .await
             .unwrap()
             .is_none()
     );
-    let info = get_by_key(&fixture.backend, KEY).await.unwrap().unwrap();
+    let info = fixture.locks.get_by_key(KEY).await.unwrap().unwrap();
     assert_eq!(info.fence.get(), theirs.fence);
     assert_eq!(info.expires_at_ms, theirs.expires_at_ms);
     // Any client may release by the id, of either making.
     assert!(
         fixture
-            .store
-            .release(&theirs.id)
+            .locks
+            .release(theirs.id)
             .await
             .unwrap()
             .is_released()
     );
 
-    let ours = acquire(&fixture.backend, KEY, minute)
+    let ours = fixture
+        .locks
+        .try_lock(KEY)
+        .ttl(minute)
         .await
         .unwrap()
         .unwrap();

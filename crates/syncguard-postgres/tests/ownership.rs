@@ -4,39 +4,42 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Fixture, id, key, ttl};
-use syncguard_core::{
-    AcquireResult, ExtendResult, FailureReason, LockBackend as _, Lookup, ReleaseResult, acquire,
-    extend, get_by_id, get_by_key, is_locked, release,
-};
+use common::{BareCalls as _, Fixture, id, key, ttl};
+use syncguard_core::backend::{AcquireResult, FailureReason, Lookup};
+use syncguard_core::{ExtendResult, ReleaseResult};
 use syncguard_postgres::PostgresOptions;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn an_overrun_owner_does_not_touch_its_successor() {
+async fn an_owner_that_overran_does_not_touch_its_successor() {
     let fixture = Fixture::new().await;
-    let overrun = acquire(&fixture.backend, "report", MINUTE)
+    let overrun = fixture
+        .locks
+        .try_lock("report")
+        .ttl(MINUTE)
         .await
         .unwrap()
         .unwrap()
         .detach();
     fixture.age("report", Duration::from_millis(1_001)).await;
-    let next = acquire(&fixture.backend, "report", MINUTE)
+    let next = fixture
+        .locks
+        .try_lock("report")
+        .ttl(MINUTE)
         .await
         .unwrap()
         .unwrap();
     assert!(next.fence() > overrun.fence());
-    let released = release(&fixture.backend, overrun.lock_id()).await.unwrap();
+    let released = fixture.locks.release(overrun.lock_id()).await.unwrap();
     assert!(!released.is_released());
-    let extended = extend(&fixture.backend, overrun.lock_id(), MINUTE)
+    let extended = fixture
+        .locks
+        .extend(overrun.lock_id(), MINUTE)
         .await
         .unwrap();
     assert_eq!(extended.expires_at_ms(), None);
-    let info = get_by_key(&fixture.backend, "report")
-        .await
-        .unwrap()
-        .unwrap();
+    let info = fixture.locks.get_by_key("report").await.unwrap().unwrap();
     assert_eq!(info.fence, next.fence());
     assert_eq!(info.expires_at_ms, next.expires_at_ms());
     assert!(next.release().await.unwrap().is_released());
@@ -45,71 +48,78 @@ async fn an_overrun_owner_does_not_touch_its_successor() {
 #[tokio::test]
 async fn a_failed_release_or_extend_says_why() {
     let fixture = Fixture::new().await;
-    let store = &fixture.store;
+    let backend = &fixture.backend;
     let not_found = Some(FailureReason::NotFound);
     let expired = Some(FailureReason::Expired);
     assert_eq!(
-        store.release(&id()).await.unwrap(),
-        ReleaseResult::NotHeld { reason: not_found }
+        backend.release(&id()).await.unwrap(),
+        ReleaseResult::not_held(not_found)
     );
-    let extended = store.extend(&id(), ttl(1_000)).await.unwrap();
-    assert_eq!(extended, ExtendResult::NotHeld { reason: not_found });
+    let extended = backend.extend(&id(), ttl(1_000)).await.unwrap();
+    assert_eq!(extended, ExtendResult::not_held(not_found));
 
     let id = id();
-    let granted = store
+    let granted = backend
         .acquire(&key("overdue"), &id, ttl(60_000))
         .await
         .unwrap();
     assert!(granted.granted().is_some());
     fixture.age("overdue", Duration::from_millis(1_001)).await;
     let before = fixture.lock_rows().await;
-    let extended = store.extend(&id, ttl(60_000)).await.unwrap();
-    assert_eq!(extended, ExtendResult::NotHeld { reason: expired });
+    let extended = backend.extend(&id, ttl(60_000)).await.unwrap();
+    assert_eq!(extended, ExtendResult::not_held(expired));
     assert_eq!(fixture.lock_rows().await, before, "no resurrection");
     assert_eq!(
-        store.release(&id).await.unwrap(),
-        ReleaseResult::NotHeld { reason: expired }
+        backend.release(&id).await.unwrap(),
+        ReleaseResult::not_held(expired)
     );
     assert_eq!(
-        store.release(&id).await.unwrap(),
-        ReleaseResult::NotHeld { reason: not_found }
+        backend.release(&id).await.unwrap(),
+        ReleaseResult::not_held(not_found)
     );
 }
 
 #[tokio::test]
 async fn within_the_tolerance_the_owner_may_extend_and_others_may_not_acquire() {
     let fixture = Fixture::new().await;
-    let store = &fixture.store;
+    let backend = &fixture.backend;
     let (key, id) = (key("tolerance"), id());
-    let _ = store.acquire(&key, &id, ttl(60_000)).await.unwrap();
+    let _ = backend.acquire(&key, &id, ttl(60_000)).await.unwrap();
     fixture.age("tolerance", Duration::from_millis(50)).await;
-    assert!(store.is_locked(&key).await.unwrap());
-    let other = store
+    assert!(backend.is_locked(&key).await.unwrap());
+    let other = backend
         .acquire(&key, &common::id(), ttl(60_000))
         .await
         .unwrap();
-    assert_eq!(other, AcquireResult::Locked);
+    assert_eq!(other, AcquireResult::locked());
     let before = fixture.server_now_ms().await;
-    let extended = store.extend(&id, ttl(5_000)).await.unwrap();
+    let extended = backend.extend(&id, ttl(5_000)).await.unwrap();
     let expires_at_ms = extended.expires_at_ms().expect("still ours");
     assert!((before + 5_000..before + 8_000).contains(&expires_at_ms));
-    let info = store.lookup(Lookup::Id(&id)).await.unwrap().unwrap();
+    let info = backend.lookup_raw(Lookup::Id(&id)).await.unwrap().unwrap();
     assert_eq!(info.expires_at_ms, expires_at_ms);
 }
 
 #[tokio::test]
 async fn an_extend_may_shorten_and_keeps_the_rest() {
     let fixture = Fixture::new().await;
-    let guard = acquire(&fixture.backend, "shorter", MINUTE)
+    let guard = fixture
+        .locks
+        .try_lock("shorter")
+        .ttl(MINUTE)
         .await
         .unwrap()
         .unwrap();
-    let before = get_by_id(&fixture.backend, guard.lock_id())
+    let before = fixture
+        .locks
+        .get_by_id(guard.lock_id())
         .await
         .unwrap()
         .unwrap();
     let extended = guard.extend(Duration::from_secs(5)).await.unwrap();
-    let after = get_by_id(&fixture.backend, guard.lock_id())
+    let after = fixture
+        .locks
+        .get_by_id(guard.lock_id())
         .await
         .unwrap()
         .unwrap();
@@ -122,7 +132,10 @@ async fn an_extend_may_shorten_and_keeps_the_rest() {
 #[tokio::test]
 async fn a_lock_removed_behind_its_owners_back_is_not_held() {
     let fixture = Fixture::new().await;
-    let guard = acquire(&fixture.backend, "removed", MINUTE)
+    let guard = fixture
+        .locks
+        .try_lock("removed")
+        .ttl(MINUTE)
         .await
         .unwrap()
         .unwrap();
@@ -135,14 +148,17 @@ async fn a_lock_removed_behind_its_owners_back_is_not_held() {
 #[tokio::test]
 async fn any_task_and_any_client_may_release() {
     let fixture = Fixture::new().await;
-    let lease = acquire(&fixture.backend, "elsewhere", MINUTE)
+    let lease = fixture
+        .locks
+        .try_lock("elsewhere")
+        .ttl(MINUTE)
         .await
         .unwrap()
         .unwrap()
         .detach();
     let elsewhere = fixture.another(PostgresOptions::new()).await;
     let text = lease.lock_id().as_str().to_owned();
-    let released = tokio::spawn(async move { release(&elsewhere, text.as_str()).await });
+    let released = tokio::spawn(async move { elsewhere.release(text.as_str()).await });
     assert!(released.await.unwrap().unwrap().is_released());
-    assert!(!is_locked(&fixture.backend, "elsewhere").await.unwrap());
+    assert!(!fixture.locks.is_locked("elsewhere").await.unwrap());
 }

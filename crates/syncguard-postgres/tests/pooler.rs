@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::history::History;
-use common::{Fixture, id, key, pool, ttl};
+use common::{BareCalls as _, Fixture, id, key, pool, ttl};
 use futures_util::future::join_all;
 use sqlx::AssertSqlSafe;
-use syncguard_core::{ErrorCode, LockBackend as _, Lookup};
-use syncguard_postgres::{PostgresOptions, PostgresStore};
+use syncguard_core::backend::Lookup;
+use syncguard_core::{ErrorCode, LockError, LockInfoDebug};
+use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::{PgBouncer, PostgresServer};
 
 struct Pooled {
@@ -30,9 +31,9 @@ async fn pooled() -> Pooled {
 }
 
 impl Pooled {
-    async fn client(&self, with_option: bool) -> PostgresStore {
-        let options = PostgresOptions::new().with_transaction_pooler(with_option);
-        PostgresStore::connect_with(&self.bouncer.url(), self.fixture.named(options))
+    async fn client(&self, with_option: bool) -> PostgresBackend {
+        let options = PostgresOptions::new().transaction_pooler(with_option);
+        PostgresBackend::connect_with(&self.bouncer.url(), self.fixture.named(options))
             .await
             .unwrap()
     }
@@ -41,33 +42,37 @@ impl Pooled {
 #[tokio::test(flavor = "multi_thread")]
 async fn with_the_option_a_thousand_operations_from_two_pools_are_all_right() {
     let pooled = pooled().await;
-    let stores = [pooled.client(true).await, pooled.client(true).await];
-    stores[0].setup_schema().await.unwrap();
+    let backends = [pooled.client(true).await, pooled.client(true).await];
+    backends[0].setup_schema().await.unwrap();
     let histories: Arc<Vec<History>> = Arc::new((0..4).map(|_| History::default()).collect());
     let tasks = (0..10_usize).map(|task| {
-        let (store, histories) = (stores[task % 2].clone(), histories.clone());
+        let (backend, histories) = (backends[task % 2].clone(), histories.clone());
         tokio::spawn(async move {
             let mut operations = 0;
             while operations < 100 {
                 let index = (task + operations) % 4;
                 let (key, id) = (key(&format!("pooled:{index}")), id());
                 operations += 1;
-                let answer = store.acquire(&key, &id, ttl(60_000)).await.unwrap();
+                let answer = backend.acquire(&key, &id, ttl(60_000)).await.unwrap();
                 let Some(grant) = answer.granted() else {
                     continue;
                 };
                 let history = &histories[index];
                 let acquired_at_ms = grant.expires_at_ms - 60_000;
                 history.granted(id, grant.fence.get(), acquired_at_ms, grant.expires_at_ms);
-                assert!(store.is_locked(&key).await.unwrap());
-                let extended = store.extend(&id, ttl(90_000)).await.unwrap();
+                assert!(backend.is_locked(&key).await.unwrap());
+                let extended = backend.extend(&id, ttl(90_000)).await.unwrap();
                 history.extended(id, extended.expires_at_ms().expect("it is held"));
-                let by_key = store.lookup_raw(Lookup::Key(&key)).await.unwrap().unwrap();
-                let by_id = store.lookup_raw(Lookup::Id(&id)).await.unwrap().unwrap();
+                let by_key = backend
+                    .lookup_raw(Lookup::Key(&key))
+                    .await
+                    .unwrap()
+                    .unwrap();
+                let by_id = backend.lookup_raw(Lookup::Id(&id)).await.unwrap().unwrap();
                 assert_eq!(by_key, by_id);
                 assert_eq!((by_key.lock_id, by_key.fence), (id, grant.fence));
                 history.releasing(id);
-                assert!(store.release(&id).await.unwrap().is_released());
+                assert!(backend.release(&id).await.unwrap().is_released());
                 operations += 5;
             }
         })
@@ -75,7 +80,7 @@ async fn with_the_option_a_thousand_operations_from_two_pools_are_all_right() {
     for task in join_all(tasks).await {
         task.unwrap();
     }
-    assert_eq!(stores[1].purge_expired().await.unwrap(), 0);
+    assert_eq!(backends[1].purge_expired(100).await.unwrap(), 0);
     let fixture = &pooled.fixture;
     assert_eq!(fixture.number("SELECT count(*) FROM {locks}").await, 0);
     let advisory = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
@@ -87,11 +92,11 @@ async fn with_the_option_a_thousand_operations_from_two_pools_are_all_right() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_option_an_answer_is_right_or_an_error() {
     let pooled = pooled().await;
-    // Clients that prepare other things under the names that ours have.
+    // Clients that prepare other statements under the same names as ours.
     let strangers = pool(&pooled.bouncer.url(), 4).await;
-    let stores = [pooled.client(false).await, pooled.client(false).await];
-    let truth = &pooled.fixture.store;
-    // A lock that no misled statement may touch, and a key that stays free.
+    let backends = [pooled.client(false).await, pooled.client(false).await];
+    let truth = &pooled.fixture.backend;
+    // A lock that no misdirected statement may touch, and a key that stays free.
     let (held, holder, free) = (key("held"), id(), key("free"));
     let grant = truth
         .acquire(&held, &holder, ttl(600_000))
@@ -114,14 +119,14 @@ async fn without_the_option_an_answer_is_right_or_an_error() {
                 "{} -- {round}",
                 sql[usize::try_from(round).unwrap() % 4]
             ));
-            // What becomes of these is not our business.
+            // Their results do not matter.
             let _ = sqlx::query(sql)
                 .bind("a")
                 .bind("b")
                 .fetch_optional(&strangers)
                 .await;
         };
-        let (a, b) = (&stores[0], &stores[1]);
+        let (a, b) = (&backends[0], &backends[1]);
         let other = id();
         let ((), locked, is_held, is_free, info, contended, released) = tokio::join!(
             stranger,
@@ -132,7 +137,7 @@ async fn without_the_option_an_answer_is_right_or_an_error() {
             a.acquire(&held, &other, ttl(1_000)),
             b.release(&other),
         );
-        let mut judge = |outcome: Result<bool, syncguard_core::LockError>| match outcome {
+        let mut judge = |outcome: Result<bool, LockError>| match outcome {
             Ok(is_right) => {
                 assert!(is_right, "a wrong answer");
                 right += 1;
@@ -147,7 +152,7 @@ async fn without_the_option_an_answer_is_right_or_an_error() {
                 errors += 1;
             }
         };
-        let is_ours = |info: Option<syncguard_core::LockInfoDebug>| {
+        let is_ours = |info: Option<LockInfoDebug>| {
             info.is_some_and(|info| info.lock_id == holder && info.fence == grant.fence)
         };
         judge(locked.map(is_ours));
@@ -171,17 +176,17 @@ async fn without_the_option_an_answer_is_right_or_an_error() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operation_dropped_in_its_transaction_leaves_none_open() {
     let pooled = pooled().await;
-    let store = pooled.client(true).await;
+    let backend = pooled.client(true).await;
     for round in 0..200_u64 {
         let (key, id) = (key("dropped"), id());
-        let attempt = store.acquire(&key, &id, ttl(1));
+        let attempt = backend.acquire(&key, &id, ttl(1));
         let _ = tokio::time::timeout(Duration::from_micros(100 + round * 40), attempt).await;
     }
     let fixture = &pooled.fixture;
     let open = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'";
     for _ in 0..200 {
         if fixture.number(open).await == 0 {
-            let answer = store.is_locked(&key("other")).await.unwrap();
+            let answer = backend.is_locked(&key("other")).await.unwrap();
             assert!(!answer);
             return;
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use common::Fixture;
 use sqlx::postgres::PgPoolOptions;
-use syncguard_core::{ErrorCode, Finding, Preflight as _, Severity, acquire};
-use syncguard_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
+use syncguard_core::{ErrorCode, Finding, Locks, Severity};
+use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::{PgBouncer, PostgresServer};
 
 const ERROR: Severity = Severity::Error;
@@ -21,8 +21,8 @@ fn seen(findings: &[Finding]) -> Seen {
     findings.iter().map(|f| (f.severity(), f.code())).collect()
 }
 
-async fn findings_of(store: PostgresStore) -> Vec<Finding> {
-    PostgresBackend::new(store).preflight().await.unwrap()
+async fn findings_of(backend: PostgresBackend) -> Vec<Finding> {
+    Locks::new(backend).preflight().await.unwrap()
 }
 
 /// A server in order but for these settings, and tables on it.
@@ -34,11 +34,15 @@ async fn server_with(settings: &[(&str, &str)]) -> (PostgresServer, Fixture) {
 
 #[tokio::test]
 async fn a_server_in_order_has_no_findings_and_is_left_as_it_was() {
-    // Otherwise somebody else would write, too.
+    // Otherwise autovacuum would write, too.
     let (_server, fixture) = server_with(&[("autovacuum", "off")]).await;
-    let held = acquire(&fixture.backend, "k", Duration::from_secs(60)).await;
+    let held = fixture
+        .locks
+        .try_lock("k")
+        .ttl(Duration::from_secs(60))
+        .await;
     let _held = held.unwrap().unwrap();
-    // Whoever writes takes the next number.
+    // Every write takes the next number.
     let next = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
     let connections = "SELECT count(*) FROM pg_stat_activity WHERE datname IS NOT NULL";
     let (before, open) = (
@@ -46,7 +50,7 @@ async fn a_server_in_order_has_no_findings_and_is_left_as_it_was() {
         fixture.number(connections).await,
     );
     for _ in 0..3 {
-        assert_eq!(fixture.backend.preflight().await.unwrap(), []);
+        assert_eq!(fixture.locks.preflight().await.unwrap(), []);
     }
     assert_eq!(fixture.number(next).await, before);
     for _ in 0..200 {
@@ -69,7 +73,7 @@ async fn settings_of_the_server() {
         ("fsync", "off", (WARNING, "postgres-fsync-off")),
     ] {
         let (_server, fixture) = server_with(&[(setting, value)]).await;
-        assert_eq!(seen(&findings_of(fixture.store).await), [expected]);
+        assert_eq!(seen(&findings_of(fixture.backend).await), [expected]);
     }
 }
 
@@ -78,19 +82,19 @@ async fn read_only_and_standby() {
     let (mut server, fixture) = server_with(&[]).await;
     let read_only = format!("{}?options[default_transaction_read_only]=on", server.url());
     let options = fixture.named(PostgresOptions::new());
-    let store = PostgresStore::connect_with(&read_only, options.clone())
+    let backend = PostgresBackend::connect_with(&read_only, options.clone())
         .await
         .unwrap();
     assert_eq!(
-        seen(&findings_of(store).await),
+        seen(&findings_of(backend).await),
         [(ERROR, "postgres-read-only")]
     );
     server.demote().unwrap();
-    let store = PostgresStore::connect_with(&server.url(), options)
+    let backend = PostgresBackend::connect_with(&server.url(), options)
         .await
         .unwrap();
     assert_eq!(
-        seen(&findings_of(store).await),
+        seen(&findings_of(backend).await),
         [(ERROR, "postgres-standby")]
     );
 }
@@ -208,15 +212,15 @@ async fn tables_columns_and_indexes() {
         ),
     ];
     let constraints = |sql: &str| {
-        sql.replace("{unique}", &format!("{}_lock_id_key", fixture.locks))
-            .replace("{primary}", &format!("{}_pkey", fixture.fences))
+        sql.replace("{unique}", &format!("{}_lock_id_key", fixture.locks_table))
+            .replace("{primary}", &format!("{}_pkey", fixture.fences_table))
     };
     for (wrong, right, expected) in cases {
         fixture.run(&constraints(wrong)).await;
-        let findings = fixture.backend.preflight().await.unwrap();
+        let findings = fixture.locks.preflight().await.unwrap();
         assert_eq!(seen(&findings), expected, "{wrong}: {findings:#?}");
         fixture.run(&constraints(right)).await;
-        let findings = fixture.backend.preflight().await.unwrap();
+        let findings = fixture.locks.preflight().await.unwrap();
         assert_eq!(findings, [], "{right}");
     }
 }
@@ -226,7 +230,7 @@ async fn each_right_that_is_missing() {
     let (server, fixture) = server_with(&[]).await;
     fixture.run("CREATE ROLE app LOGIN").await;
     let url = server.url().replace("postgres@", "app@");
-    let store = PostgresStore::connect_with(&url, fixture.named(PostgresOptions::new()))
+    let backend = PostgresBackend::connect_with(&url, fixture.named(PostgresOptions::new()))
         .await
         .unwrap();
     let all = "GRANT SELECT, INSERT, UPDATE, DELETE ON {locks} TO app; \
@@ -241,11 +245,11 @@ async fn each_right_that_is_missing() {
         ("{fences}", "UPDATE"),
     ] {
         fixture.run(all).await;
-        assert_eq!(findings_of(store.clone()).await, []);
+        assert_eq!(findings_of(backend.clone()).await, []);
         fixture
             .run(&format!("REVOKE {right} ON {table} FROM app"))
             .await;
-        let findings = findings_of(store.clone()).await;
+        let findings = findings_of(backend.clone()).await;
         assert_eq!(seen(&findings), [(ERROR, "postgres-missing-rights")]);
         // The fix does what it says.
         let fix = findings[0].fix().replace("<role>", "app");
@@ -254,7 +258,7 @@ async fn each_right_that_is_missing() {
             fixture.filled(&format!("GRANT {right} ON {table} TO app"))
         );
         fixture.run(&fix).await;
-        assert_eq!(findings_of(store.clone()).await, []);
+        assert_eq!(findings_of(backend.clone()).await, []);
     }
 
     // Granted by columns, which is enough.
@@ -270,13 +274,11 @@ async fn each_right_that_is_missing() {
                    UPDATE (fence) ON {fences} TO app",
         )
         .await;
-    assert_eq!(findings_of(store.clone()).await, []);
-    let held = acquire(
-        &PostgresBackend::new(store.clone()),
-        "k",
-        Duration::from_secs(60),
-    )
-    .await;
+    assert_eq!(findings_of(backend.clone()).await, []);
+    let held = Locks::new(backend.clone())
+        .try_lock("k")
+        .ttl(Duration::from_secs(60))
+        .await;
     assert!(
         held.unwrap()
             .unwrap()
@@ -295,7 +297,7 @@ async fn each_right_that_is_missing() {
         .run(&format!("REVOKE EXECUTE ON {function} FROM PUBLIC"))
         .await;
     assert_eq!(
-        seen(&findings_of(store.clone()).await),
+        seen(&findings_of(backend.clone()).await),
         [(ERROR, "postgres-missing-rights")]
     );
     fixture
@@ -306,7 +308,7 @@ async fn each_right_that_is_missing() {
         .run("ALTER TABLE {locks} ENABLE ROW LEVEL SECURITY")
         .await;
     assert_eq!(
-        seen(&findings_of(store).await),
+        seen(&findings_of(backend).await),
         [(WARNING, "postgres-row-security")]
     );
 }
@@ -318,9 +320,9 @@ async fn another_schema() {
         .run("CREATE ROLE app LOGIN; CREATE SCHEMA jobs")
         .await;
     let options = PostgresOptions::new()
-        .with_locks_table("jobs.Locks")
-        .with_fence_counters_table("jobs.Fences");
-    let owner = PostgresStore::connect_with(&server.url(), options.clone())
+        .locks_table("jobs.Locks")
+        .fence_counters_table("jobs.Fences");
+    let owner = PostgresBackend::connect_with(&server.url(), options.clone())
         .await
         .unwrap();
     let missing = (ERROR, "postgres-table-missing");
@@ -328,14 +330,14 @@ async fn another_schema() {
     owner.setup_schema().await.unwrap();
     assert_eq!(findings_of(owner).await, []);
     let url = server.url().replace("postgres@", "app@");
-    let store = PostgresStore::connect_with(&url, options).await.unwrap();
-    let findings = findings_of(store.clone()).await;
+    let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
+    let findings = findings_of(backend.clone()).await;
     let lacks = (ERROR, "postgres-missing-rights");
     assert_eq!(seen(&findings), [lacks, lacks]);
     for finding in findings {
         fixture.run(&finding.fix().replace("<role>", "app")).await;
     }
-    assert_eq!(findings_of(store).await, []);
+    assert_eq!(findings_of(backend).await, []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -349,16 +351,16 @@ async fn poolers() {
                 ("default_pool_size", size),
             ];
             let bouncer = PgBouncer::start_with(&server, &settings).unwrap();
-            for (told, expected) in [
+            for (configured, expected) in [
                 (false, vec![(ERROR, "postgres-transaction-pooler")]),
                 (true, vec![]),
             ] {
-                let options = PostgresOptions::new().with_transaction_pooler(told);
-                let store = PostgresStore::connect_with(&bouncer.url(), fixture.named(options))
+                let options = PostgresOptions::new().transaction_pooler(configured);
+                let backend = PostgresBackend::connect_with(&bouncer.url(), fixture.named(options))
                     .await
                     .unwrap();
                 for _ in 0..3 {
-                    let findings = findings_of(store.clone()).await;
+                    let findings = findings_of(backend.clone()).await;
                     assert_eq!(seen(&findings), expected, "{settings:?}");
                 }
             }
@@ -366,27 +368,27 @@ async fn poolers() {
     }
     let session = PgBouncer::start_with(&server, &[("pool_mode", "session")]).unwrap();
     let options = fixture.named(PostgresOptions::new());
-    let store = PostgresStore::connect_with(&session.url(), options)
+    let backend = PostgresBackend::connect_with(&session.url(), options)
         .await
         .unwrap();
-    assert_eq!(findings_of(store).await, []);
+    assert_eq!(findings_of(backend).await, []);
     // The second connection logs in, and is not served as long as the first one is open.
     let full = [("pool_mode", "session"), ("default_pool_size", "1")];
     let session = PgBouncer::start_with(&server, &full).unwrap();
     let options = fixture.named(PostgresOptions::new());
-    let store = PostgresStore::connect_with(&session.url(), options)
+    let backend = PostgresBackend::connect_with(&session.url(), options)
         .await
         .unwrap();
     assert_eq!(
-        seen(&findings_of(store).await),
+        seen(&findings_of(backend).await),
         [(INFO, "postgres-pooler-unchecked")]
     );
-    let options = fixture.named(PostgresOptions::new().with_transaction_pooler(true));
-    let store = PostgresStore::connect_with(&server.url(), options)
+    let options = fixture.named(PostgresOptions::new().transaction_pooler(true));
+    let backend = PostgresBackend::connect_with(&server.url(), options)
         .await
         .unwrap();
     assert_eq!(
-        seen(&findings_of(store).await),
+        seen(&findings_of(backend).await),
         [(INFO, "postgres-no-pooler-seen")]
     );
 }
@@ -403,9 +405,9 @@ async fn without_a_connection_to_spare_the_pooler_is_not_checked() {
         .connect(&url)
         .await
         .unwrap();
-    let store = PostgresStore::with_pool(pool, fixture.named(PostgresOptions::new())).unwrap();
+    let backend = PostgresBackend::with_pool(pool, fixture.named(PostgresOptions::new())).unwrap();
     assert_eq!(
-        seen(&findings_of(store).await),
+        seen(&findings_of(backend).await),
         [(INFO, "postgres-pooler-unchecked")]
     );
 }
@@ -414,7 +416,7 @@ async fn without_a_connection_to_spare_the_pooler_is_not_checked() {
 async fn a_server_that_cannot_be_asked_is_an_error() {
     let (mut server, fixture) = server_with(&[]).await;
     server.kill();
-    let error = fixture.backend.preflight().await.unwrap_err();
+    let error = fixture.locks.preflight().await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
     assert!(!error.outcome_unknown());
 }

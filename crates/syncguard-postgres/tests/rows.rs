@@ -4,9 +4,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Fixture, LockRow, id, key, ttl};
-use syncguard_core::{ErrorCode, FENCE_MAX, LockBackend as _, Ttl, acquire, get_by_key};
-use syncguard_postgres::{PostgresOptions, PostgresStore};
+use common::{BareCalls as _, Fixture, LockRow, id, key, ttl};
+use syncguard_core::backend::FENCE_MAX;
+use syncguard_core::{ErrorCode, Ttl};
+use syncguard_postgres::{PostgresBackend, PostgresOptions};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -14,7 +15,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 async fn rows_are_those_of_the_typescript_original() {
     let fixture = Fixture::new().await;
     let before = fixture.server_now_ms().await;
-    let guard = acquire(&fixture.backend, "payment:42", MINUTE)
+    let guard = fixture
+        .locks
+        .try_lock("payment:42")
+        .ttl(MINUTE)
         .await
         .unwrap()
         .unwrap();
@@ -47,8 +51,16 @@ async fn rows_are_those_of_the_typescript_original() {
 async fn a_replayed_acquire_gives_the_same_grant() {
     let fixture = Fixture::new().await;
     let (key, id) = (key("twice"), id());
-    let first = fixture.store.acquire(&key, &id, ttl(60_000)).await.unwrap();
-    let again = fixture.store.acquire(&key, &id, ttl(5_000)).await.unwrap();
+    let first = fixture
+        .backend
+        .acquire(&key, &id, ttl(60_000))
+        .await
+        .unwrap();
+    let again = fixture
+        .backend
+        .acquire(&key, &id, ttl(5_000))
+        .await
+        .unwrap();
     assert!(first.granted().is_some());
     assert_eq!(first, again);
     assert_eq!(fixture.number("SELECT fence FROM {fences}").await, 1);
@@ -59,7 +71,7 @@ async fn twins_of_one_acquire_get_one_grant() {
     let fixture = Fixture::new().await;
     for round in 0..50 {
         let (key, id) = (key(&format!("twins:{round}")), id());
-        let acquire = || fixture.store.acquire(&key, &id, ttl(60_000));
+        let acquire = || fixture.backend.acquire(&key, &id, ttl(60_000));
         let (a, b, c) = tokio::join!(acquire(), acquire(), acquire());
         let grants = [a, b, c].map(|answer| answer.unwrap().granted().expect("it is ours"));
         assert!(grants.iter().all(|grant| *grant == grants[0]), "{grants:?}");
@@ -81,7 +93,7 @@ async fn a_ttl_is_stored_to_the_millisecond_and_a_refused_one_burns_no_fence() {
     for (index, (ttl, millis)) in accepted.into_iter().enumerate() {
         let key = key(&format!("ttl:{index}"));
         let ttl = Ttl::new(ttl).unwrap();
-        let granted = fixture.store.acquire(&key, &id(), ttl).await.unwrap();
+        let granted = fixture.backend.acquire(&key, &id(), ttl).await.unwrap();
         assert!(granted.granted().is_some());
         let row = format!(
             "SELECT expires_at_ms - acquired_at_ms FROM {{locks}} WHERE key = 'ttl:{index}'"
@@ -94,7 +106,10 @@ async fn a_ttl_is_stored_to_the_millisecond_and_a_refused_one_burns_no_fence() {
         Duration::MAX,
     ];
     for ttl in refused {
-        let error = acquire(&fixture.backend, "ttl:refused", ttl)
+        let error = fixture
+            .locks
+            .try_lock("ttl:refused")
+            .ttl(ttl)
             .await
             .unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument);
@@ -102,9 +117,15 @@ async fn a_ttl_is_stored_to_the_millisecond_and_a_refused_one_burns_no_fence() {
     let burnt = "SELECT count(*) FROM {fences} WHERE fence_key = 'fence:ttl:refused'";
     assert_eq!(fixture.number(burnt).await, 0);
     // One backend, another TTL: what was asked for.
-    let granted = acquire(&fixture.backend, "ttl:other", Duration::from_millis(1_234)).await;
+    let granted = fixture
+        .locks
+        .try_lock("ttl:other")
+        .ttl(Duration::from_millis(1_234))
+        .await;
     let granted = granted.unwrap().unwrap();
-    let info = get_by_key(&fixture.backend, "ttl:other")
+    let info = fixture
+        .locks
+        .get_by_key("ttl:other")
         .await
         .unwrap()
         .unwrap();
@@ -117,12 +138,12 @@ async fn a_contended_acquire_writes_nothing() {
     let fixture = Fixture::new().await;
     // A session's statistics are complete once it has ended.
     let in_session_of_its_own = async |holder: bool| {
-        let url = format!("{}?application_name={}", fixture.url, fixture.locks);
+        let url = format!("{}?application_name={}", fixture.url, fixture.locks_table);
         let pool = common::pool(&url, 1).await;
         let options = fixture.named(PostgresOptions::new());
-        let store = PostgresStore::with_pool(pool.clone(), options).unwrap();
+        let backend = PostgresBackend::with_pool(pool.clone(), options).unwrap();
         for _ in 0..if holder { 1 } else { 200 } {
-            let answer = store
+            let answer = backend
                 .acquire(&key("contended"), &id(), ttl(60_000))
                 .await
                 .unwrap();
@@ -130,14 +151,18 @@ async fn a_contended_acquire_writes_nothing() {
         }
         pool.close().await;
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{l}'";
-        while fixture.number(&sql.replace("{l}", &fixture.locks)).await > 0 {
+        while fixture
+            .number(&sql.replace("{l}", &fixture.locks_table))
+            .await
+            > 0
+        {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let sql = "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del)::bigint FROM pg_stat_user_tables \
                    WHERE relname IN ('{l}', '{f}')";
         let sql = sql
-            .replace("{l}", &fixture.locks)
-            .replace("{f}", &fixture.fences);
+            .replace("{l}", &fixture.locks_table)
+            .replace("{f}", &fixture.fences_table);
         fixture.number(&sql).await
     };
     assert_eq!(
@@ -162,20 +187,26 @@ async fn an_exhausted_counter_grants_nothing_and_stays_where_it_is() {
             FENCE_MAX - 1
         ))
         .await;
-    let last = acquire(&fixture.backend, "old", MINUTE)
+    let last = fixture
+        .locks
+        .try_lock("old")
+        .ttl(MINUTE)
         .await
         .unwrap()
         .unwrap();
     assert_eq!(last.fence().get(), FENCE_MAX);
     // Held is held, whatever the counter says.
     assert!(
-        acquire(&fixture.backend, "old", MINUTE)
+        fixture
+            .locks
+            .try_lock("old")
+            .ttl(MINUTE)
             .await
             .unwrap()
             .is_none()
     );
     let _ = last.release().await.unwrap();
-    let error = acquire(&fixture.backend, "old", MINUTE).await.unwrap_err();
+    let error = fixture.locks.try_lock("old").ttl(MINUTE).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::Internal);
     assert!(!error.outcome_unknown());
     assert!(fixture.lock_rows().await.is_empty());
@@ -186,7 +217,10 @@ async fn an_exhausted_counter_grants_nothing_and_stays_where_it_is() {
 #[tokio::test]
 async fn operations_leave_nothing_in_the_session() {
     let fixture = Fixture::new().await;
-    let guard = acquire(&fixture.backend, "held", MINUTE)
+    let guard = fixture
+        .locks
+        .try_lock("held")
+        .ttl(MINUTE)
         .await
         .unwrap()
         .unwrap();
@@ -195,7 +229,7 @@ async fn operations_leave_nothing_in_the_session() {
                     AND pid <> pg_backend_pid() AND state <> 'idle'";
     assert_eq!(
         fixture
-            .number(&sessions.replace("{l}", &fixture.locks))
+            .number(&sessions.replace("{l}", &fixture.locks_table))
             .await,
         0
     );

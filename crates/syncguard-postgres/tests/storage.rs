@@ -2,14 +2,14 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Fixture, id, key, ttl};
+use common::{BareCalls as _, Fixture, id, key, ttl};
 use futures_util::future::join_all;
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgPoolOptions;
-use syncguard_core::{ErrorCode, LockBackend as _, acquire, is_locked, release};
-use syncguard_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
+use syncguard_core::{ErrorCode, Locks};
+use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::PostgresServer;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -28,15 +28,15 @@ async fn extends_are_hot_updates_and_the_table_does_not_grow() {
     let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
     // Statistics arrive when the sessions that made them end.
     let pool = common::pool(
-        &format!("{}?application_name={}", fixture.url, fixture.locks),
+        &format!("{}?application_name={}", fixture.url, fixture.locks_table),
         4,
     )
     .await;
     let options = fixture.named(PostgresOptions::new());
-    let store = PostgresStore::with_pool(pool.clone(), options).unwrap();
+    let backend = PostgresBackend::with_pool(pool.clone(), options).unwrap();
     let ids: Vec<_> = (0..ROWS).map(|_| id()).collect();
     for (index, id) in ids.iter().enumerate() {
-        let granted = store
+        let granted = backend
             .acquire(&key(&format!("hot:{index}")), id, ttl(600_000))
             .await
             .unwrap();
@@ -44,11 +44,11 @@ async fn extends_are_hot_updates_and_the_table_does_not_grow() {
     }
     let extends = async |clients: usize| {
         let tasks = (0..clients).map(|task| {
-            let (store, ids) = (store.clone(), ids.clone());
+            let (backend, ids) = (backend.clone(), ids.clone());
             tokio::spawn(async move {
                 for round in 0..EXTENDS / 2 / clients {
                     let id = &ids[(round * clients + task) % ROWS];
-                    let extended = store.extend(id, ttl(600_000)).await.unwrap();
+                    let extended = backend.extend(id, ttl(600_000)).await.unwrap();
                     assert!(extended.expires_at_ms().is_some());
                 }
             })
@@ -66,7 +66,7 @@ async fn extends_are_hot_updates_and_the_table_does_not_grow() {
     pool.close().await;
     let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{l}'";
     while fixture
-        .number(&sessions.replace("{l}", &fixture.locks))
+        .number(&sessions.replace("{l}", &fixture.locks_table))
         .await
         > 0
     {
@@ -77,7 +77,7 @@ async fn extends_are_hot_updates_and_the_table_does_not_grow() {
         fixture
             .number(
                 &sql.replace("{column}", column)
-                    .replace("{l}", &fixture.locks),
+                    .replace("{l}", &fixture.locks_table),
             )
             .await
     };
@@ -93,15 +93,18 @@ async fn extends_are_hot_updates_and_the_table_does_not_grow() {
 async fn thirty_two_set_ups_at_once_succeed() {
     let fixture = Fixture::without_tables(&url().await, PostgresOptions::new()).await;
     let set_ups = (0..32).map(|_| async {
-        let one = PostgresOptions::new().with_max_connections(1);
-        fixture.another_store(one).await.setup_schema().await
+        let one = PostgresOptions::new().max_connections(1);
+        fixture.another_backend(one).await.setup_schema().await
     });
     for outcome in join_all(set_ups).await {
         outcome.unwrap();
     }
-    fixture.store.setup_schema().await.unwrap();
+    fixture.backend.setup_schema().await.unwrap();
     assert!(
-        acquire(&fixture.backend, "set up", MINUTE)
+        fixture
+            .locks
+            .try_lock("set up")
+            .ttl(MINUTE)
             .await
             .unwrap()
             .is_some()
@@ -111,16 +114,19 @@ async fn thirty_two_set_ups_at_once_succeed() {
 #[tokio::test]
 async fn the_printed_ddl_makes_the_same_tables() {
     let fixture = Fixture::without_tables(&url().await, PostgresOptions::new()).await;
-    let ddl = fixture.store.schema_ddl();
+    let ddl = fixture.backend.schema_ddl();
     sqlx::raw_sql(AssertSqlSafe(ddl))
         .execute(&fixture.sql)
         .await
         .unwrap();
     let lock_id_index = "SELECT count(*) FROM pg_index WHERE indrelid = '{locks}'::regclass";
     assert_eq!(fixture.number(lock_id_index).await, 2);
-    fixture.store.setup_schema().await.unwrap();
+    fixture.backend.setup_schema().await.unwrap();
     assert_eq!(fixture.number(lock_id_index).await, 2);
-    let granted = acquire(&fixture.backend, "printed", MINUTE)
+    let granted = fixture
+        .locks
+        .try_lock("printed")
+        .ttl(MINUTE)
         .await
         .unwrap()
         .unwrap();
@@ -137,12 +143,15 @@ async fn a_missing_index_is_made_and_the_rest_left() {
              fence TEXT NOT NULL, user_key TEXT NOT NULL)",
         )
         .await;
-    fixture.store.setup_schema().await.unwrap();
+    fixture.backend.setup_schema().await.unwrap();
     let unique =
         "SELECT count(*) FROM pg_index WHERE indrelid = '{locks}'::regclass AND indisunique";
     assert_eq!(fixture.number(unique).await, 2);
     assert!(
-        acquire(&fixture.backend, "mended", MINUTE)
+        fixture
+            .locks
+            .try_lock("mended")
+            .ttl(MINUTE)
             .await
             .unwrap()
             .is_some()
@@ -150,9 +159,9 @@ async fn a_missing_index_is_made_and_the_rest_left() {
 }
 
 #[tokio::test]
-async fn a_role_with_rights_on_rows_alone_is_enough() {
+async fn a_role_with_permissions_on_rows_alone_is_enough() {
     let fixture = Fixture::new().await;
-    let role = format!("role_{}", fixture.locks);
+    let role = format!("role_{}", fixture.locks_table);
     fixture
         .run(&format!(
             "REVOKE CREATE ON SCHEMA public FROM PUBLIC;\
@@ -164,13 +173,13 @@ async fn a_role_with_rights_on_rows_alone_is_enough() {
         .url
         .replacen("postgres@", &format!("{role}:open%20sesame@"), 1);
     let options = fixture.named(PostgresOptions::new());
-    let store = PostgresStore::connect_with(&as_role, options)
+    let backend = PostgresBackend::connect_with(&as_role, options)
         .await
         .unwrap();
-    store.setup_schema().await.unwrap();
-    let backend = PostgresBackend::new(store.clone());
-    assert!(!format!("{store:?} {backend:?}").contains("sesame"));
-    let guard = acquire(&backend, "rows", MINUTE).await.unwrap().unwrap();
+    backend.setup_schema().await.unwrap();
+    let locks = Locks::new(backend.clone());
+    assert!(!format!("{backend:?} {locks:?}").contains("sesame"));
+    let guard = locks.try_lock("rows").ttl(MINUTE).await.unwrap().unwrap();
     assert!(
         guard
             .extend(MINUTE)
@@ -179,13 +188,13 @@ async fn a_role_with_rights_on_rows_alone_is_enough() {
             .expires_at_ms()
             .is_some()
     );
-    assert!(is_locked(&backend, "rows").await.unwrap());
+    assert!(locks.is_locked("rows").await.unwrap());
     assert!(guard.release().await.unwrap().is_released());
-    assert_eq!(store.purge_expired().await.unwrap(), 0);
+    assert_eq!(locks.purge_expired().await.unwrap(), 0);
 
-    // It may not create what is missing, and not touch what it has no right to.
-    let missing = PostgresOptions::new().with_locks_table("none_such");
-    let error = PostgresStore::connect_with(&as_role, missing)
+    // It may neither create what is missing nor use a table without permission.
+    let missing = PostgresOptions::new().locks_table("none_such");
+    let error = PostgresBackend::connect_with(&as_role, missing)
         .await
         .unwrap()
         .setup_schema()
@@ -194,7 +203,7 @@ async fn a_role_with_rights_on_rows_alone_is_enough() {
     fixture
         .run(&format!("REVOKE ALL ON {{locks}} FROM {role}"))
         .await;
-    let error = acquire(&backend, "rows", MINUTE).await.unwrap_err();
+    let error = locks.try_lock("rows").ttl(MINUTE).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::AuthFailed);
     assert!(!format!("{error} {error:?}").contains("sesame"));
     fixture
@@ -205,17 +214,17 @@ async fn a_role_with_rights_on_rows_alone_is_enough() {
 #[tokio::test]
 async fn another_schema_and_mixed_case_work() {
     let fixture = Fixture::without_tables(&url().await, PostgresOptions::new()).await;
-    let schema = format!("Schema_{}", fixture.locks);
+    let schema = format!("Schema_{}", fixture.locks_table);
     fixture.run(&format!("CREATE SCHEMA \"{schema}\"")).await;
     let options = PostgresOptions::new()
-        .with_locks_table(format!("{schema}.MixedCase"))
-        .with_fence_counters_table(format!("{schema}.Order"));
-    let store = PostgresStore::connect_with(&fixture.url, options)
+        .locks_table(format!("{schema}.MixedCase"))
+        .fence_counters_table(format!("{schema}.Order"));
+    let backend = PostgresBackend::connect_with(&fixture.url, options)
         .await
         .unwrap();
-    store.setup_schema().await.unwrap();
-    let backend = PostgresBackend::new(store);
-    let guard = acquire(&backend, "there", MINUTE).await.unwrap().unwrap();
+    backend.setup_schema().await.unwrap();
+    let locks = Locks::new(backend);
+    let guard = locks.try_lock("there").ttl(MINUTE).await.unwrap().unwrap();
     let rows = format!("SELECT count(*) FROM \"{schema}\".\"MixedCase\"");
     assert_eq!(fixture.number(&rows).await, 1);
     assert!(
@@ -231,21 +240,26 @@ async fn another_schema_and_mixed_case_work() {
         .run(&format!("DROP SCHEMA \"{schema}\" CASCADE"))
         .await;
 
-    let error = PostgresOptions::new().with_locks_table("no_such_schema.locks");
-    let store = PostgresStore::connect_with(&fixture.url, error)
+    let error = PostgresOptions::new().locks_table("no_such_schema.locks");
+    let backend = PostgresBackend::connect_with(&fixture.url, error)
         .await
         .unwrap();
-    let error = store.setup_schema().await.unwrap_err();
+    let error = backend.setup_schema().await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArgument);
 }
 
 #[tokio::test]
-async fn a_missing_table_names_its_cure() {
+async fn the_error_of_a_missing_table_names_its_fix() {
     let fixture = Fixture::without_tables(&url().await, PostgresOptions::new()).await;
     let errors = [
-        acquire(&fixture.backend, "none", MINUTE).await.unwrap_err(),
-        release(&fixture.backend, &id()).await.unwrap_err(),
-        is_locked(&fixture.backend, "none").await.unwrap_err(),
+        fixture
+            .locks
+            .try_lock("none")
+            .ttl(MINUTE)
+            .await
+            .unwrap_err(),
+        fixture.locks.release(id()).await.unwrap_err(),
+        fixture.locks.is_locked("none").await.unwrap_err(),
     ];
     for error in errors {
         assert_eq!(error.code(), ErrorCode::InvalidArgument);
@@ -255,116 +269,21 @@ async fn a_missing_table_names_its_cure() {
 }
 
 #[tokio::test]
-async fn a_purge_deletes_what_expired_long_ago_and_no_fence() {
-    let fixture = Fixture::new().await;
-    for (key, past) in [("old", 2_500), ("older", 60_000)] {
-        let _ = acquire(&fixture.backend, key, MINUTE)
-            .await
-            .unwrap()
-            .unwrap()
-            .detach();
-        fixture.age(key, Duration::from_millis(past)).await;
-    }
-    let _ = acquire(&fixture.backend, "recent", MINUTE)
-        .await
-        .unwrap()
-        .unwrap()
-        .detach();
-    fixture.age("recent", Duration::ZERO).await;
-    let live = acquire(&fixture.backend, "live", MINUTE)
-        .await
-        .unwrap()
-        .unwrap();
-    assert_eq!(fixture.store.purge_expired().await.unwrap(), 2);
-    assert_eq!(fixture.number("SELECT count(*) FROM {locks}").await, 2);
-    assert_eq!(fixture.number("SELECT count(*) FROM {fences}").await, 4);
-    assert!(live.release().await.unwrap().is_released());
-    let again = acquire(&fixture.backend, "old", MINUTE)
-        .await
-        .unwrap()
-        .unwrap();
-    assert_eq!(again.fence().get(), 2);
-
-    // More than one batch, some of them in use.
-    fixture
-        .run(
-            "INSERT INTO {locks} SELECT 'many:' || n, 'id' || n, 0, 0, lpad('1', 15, '0'), 'many' \
-             FROM generate_series(1, 2500) AS n",
-        )
-        .await;
-    let mut busy = fixture.sql.begin().await.unwrap();
-    let lock =
-        fixture.filled("SELECT key FROM {locks} WHERE key IN ('many:7', 'many:8') FOR UPDATE");
-    sqlx::query(AssertSqlSafe(lock))
-        .execute(&mut *busy)
-        .await
-        .unwrap();
-    assert!(fixture.store.purge_expired().await.unwrap() >= 2_498);
-    busy.rollback().await.unwrap();
-    assert_eq!(fixture.store.purge_expired().await.unwrap(), 2);
-}
-
-#[tokio::test]
-async fn is_locked_clears_up_only_if_asked_to() {
-    let fixture = Fixture::new().await;
-    let cleaning = fixture
-        .another(PostgresOptions::new().with_cleanup_in_is_locked(true))
-        .await;
-    let rows = "SELECT count(*) FROM {locks}";
-    let stale = |n| format!("stale:{n}");
-    for n in 0..20 {
-        let _ = acquire(&fixture.backend, stale(n), MINUTE)
-            .await
-            .unwrap()
-            .unwrap()
-            .detach();
-        fixture.age(&stale(n), Duration::from_secs(3)).await;
-    }
-    for n in 0..20 {
-        assert!(!is_locked(&fixture.backend, stale(n)).await.unwrap());
-    }
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(fixture.number(rows).await, 20, "not asked to");
-
-    let started = Instant::now();
-    for n in 0..20 {
-        assert!(!is_locked(&cleaning, stale(n)).await.unwrap());
-    }
-    let allowed = 1 + i64::try_from(started.elapsed().as_secs()).unwrap();
-    while fixture.number(rows).await == 20 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let cleared = 20 - fixture.number(rows).await;
-    assert!(
-        (1..=allowed).contains(&cleared),
-        "one a second, not {cleared}"
-    );
-    assert_eq!(fixture.number("SELECT count(*) FROM {fences}").await, 20);
-
-    // Expired, but not for long: the row stays.
-    let _ = acquire(&fixture.backend, "recent", MINUTE)
-        .await
-        .unwrap()
-        .unwrap()
-        .detach();
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    fixture.age("recent", Duration::ZERO).await;
-    let _ = is_locked(&cleaning, "recent").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let recent = "SELECT count(*) FROM {locks} WHERE key = 'recent'";
-    assert_eq!(fixture.number(recent).await, 1);
-}
-
-#[tokio::test]
 async fn an_applications_pool_is_used_as_it_is() {
     let fixture = Fixture::new().await;
     let pool = PgPoolOptions::new().connect_lazy(&fixture.url).unwrap();
     let options = fixture.named(PostgresOptions::new());
-    let store = PostgresStore::with_pool(pool.clone(), options).unwrap();
-    let backend = PostgresBackend::new(store);
-    assert!(acquire(&backend, "shared", MINUTE).await.unwrap().is_some());
+    let backend = PostgresBackend::with_pool(pool.clone(), options).unwrap();
+    let locks = Locks::new(backend);
+    assert!(
+        locks
+            .try_lock("shared")
+            .ttl(MINUTE)
+            .await
+            .unwrap()
+            .is_some()
+    );
     pool.close().await;
-    let error = acquire(&backend, "shared", MINUTE).await.unwrap_err();
+    let error = locks.try_lock("shared").ttl(MINUTE).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
 }

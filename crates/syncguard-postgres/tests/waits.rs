@@ -4,11 +4,11 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Fixture, id, key, ttl};
+use common::{BareCalls as _, Fixture, id, key, ttl};
 use sqlx::{AssertSqlSafe, Postgres, Transaction};
-use syncguard_core::{
-    AcquireResult, LockBackend as _, LockOptions, acquire, is_locked, lock, release,
-};
+use syncguard_core::backend::AcquireResult;
+use syncguard_core::{Backoff, LockOptions};
+use syncguard_postgres::PostgresBackend;
 
 async fn holding(fixture: &Fixture, sql: &str) -> Transaction<'static, Postgres> {
     let mut transaction = fixture.sql.begin().await.unwrap();
@@ -26,21 +26,21 @@ async fn of_a_stalled_extend_and_an_acquire_exactly_one_succeeds() {
         let fixture = Fixture::new().await;
         let (key, first) = (key("stalled"), id());
         let _ = fixture
-            .store
+            .backend
             .acquire(&key, &first, ttl(60_000))
             .await
             .unwrap();
         fixture.age("stalled", Duration::from_millis(500)).await;
         let busy = holding(&fixture, "SELECT * FROM {locks} FOR UPDATE").await;
 
-        let (store, second) = (fixture.store.clone(), id());
+        let (backend, second) = (fixture.backend.clone(), id());
         let extend = tokio::spawn({
-            let store = store.clone();
-            async move { store.extend(&first, ttl(60_000)).await.unwrap() }
+            let backend = backend.clone();
+            async move { backend.extend(&first, ttl(60_000)).await.unwrap() }
         });
         let acquire = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(acquire_after)).await;
-            store.acquire(&key, &second, ttl(60_000)).await.unwrap()
+            backend.acquire(&key, &second, ttl(60_000)).await.unwrap()
         });
         tokio::time::sleep(Duration::from_millis(freed_after)).await;
         busy.rollback().await.unwrap();
@@ -50,14 +50,21 @@ async fn of_a_stalled_extend_and_an_acquire_exactly_one_succeeds() {
         let both = extended.is_some() && acquired.is_some();
         assert!(!both, "{extended:?} {acquired:?}");
         if acquire_after == 700 {
-            // By then the tolerance was over: somebody gets the key.
+            // By then the tolerance was over: one of them gets the key.
             assert!(extended.is_some() || acquired.is_some());
         }
         let holder = extended
             .map(|_| first)
             .or(acquired.map(|grant| grant.lock_id));
         if let Some(holder) = holder {
-            assert!(fixture.store.release(&holder).await.unwrap().is_released());
+            assert!(
+                fixture
+                    .backend
+                    .release(&holder)
+                    .await
+                    .unwrap()
+                    .is_released()
+            );
         }
     }
 }
@@ -66,10 +73,14 @@ async fn of_a_stalled_extend_and_an_acquire_exactly_one_succeeds() {
 async fn an_extend_that_waited_counts_from_after_the_wait() {
     let fixture = Fixture::new().await;
     let (key, id) = (key("late"), id());
-    let _ = fixture.store.acquire(&key, &id, ttl(60_000)).await.unwrap();
+    let _ = fixture
+        .backend
+        .acquire(&key, &id, ttl(60_000))
+        .await
+        .unwrap();
     let busy = holding(&fixture, "SELECT * FROM {locks} FOR UPDATE").await;
-    let store = fixture.store.clone();
-    let extend = tokio::spawn(async move { store.extend(&id, ttl(5_000)).await.unwrap() });
+    let backend = fixture.backend.clone();
+    let extend = tokio::spawn(async move { backend.extend(&id, ttl(5_000)).await.unwrap() });
     tokio::time::sleep(Duration::from_millis(700)).await;
     let freed = fixture.server_now_ms().await;
     busy.rollback().await.unwrap();
@@ -83,21 +94,28 @@ async fn a_blocked_acquire_is_locked_or_gets_its_full_ttl() {
         "SELECT pg_advisory_xact_lock(hashtext('blocked'))",
         "SELECT * FROM {fences} FOR UPDATE",
         "SELECT * FROM {locks} FOR UPDATE",
-        // Once it is committed, there is no row any more that an upsert would judge anew.
+        // After its commit there is no row left whose newest version an upsert would check.
         "DELETE FROM {locks}",
     ];
     for blocker in blockers {
         for (ttl, blocked_ms) in [(300, 900), (300, 250), (600, 550), (60_000, 100)] {
             let fixture = Fixture::new().await;
             // A former holder, long gone, so that there is a row to block.
-            let former = acquire(&fixture.backend, "blocked", Duration::from_secs(60)).await;
+            let former = fixture
+                .locks
+                .try_lock("blocked")
+                .ttl(Duration::from_secs(60))
+                .await;
             let _ = former.unwrap().unwrap().detach();
             fixture.age("blocked", Duration::from_secs(5)).await;
 
             let busy = holding(&fixture, blocker).await;
-            let backend = fixture.backend.clone();
+            let locks = fixture.locks.clone();
             let attempt = tokio::spawn(async move {
-                acquire(&backend, "blocked", Duration::from_millis(ttl)).await
+                locks
+                    .try_lock("blocked")
+                    .ttl(Duration::from_millis(ttl))
+                    .await
             });
             tokio::time::sleep(Duration::from_millis(blocked_ms)).await;
             let freed = fixture.server_now_ms().await;
@@ -128,48 +146,55 @@ async fn an_acquire_blocked_for_three_ttls_is_locked() {
         "SELECT pg_advisory_xact_lock(hashtext('blocked'))",
     )
     .await;
-    let backend = fixture.backend.clone();
+    let locks = fixture.locks.clone();
     let ttl = Duration::from_millis(300);
-    let attempt = tokio::spawn(async move { acquire(&backend, "blocked", ttl).await });
+    let attempt = tokio::spawn(async move { locks.try_lock("blocked").ttl(ttl).await });
     tokio::time::sleep(ttl * 3).await;
     busy.rollback().await.unwrap();
     assert!(attempt.await.unwrap().unwrap().is_none());
-    assert!(!is_locked(&fixture.backend, "blocked").await.unwrap());
-    let next = acquire(&fixture.backend, "blocked", ttl).await.unwrap();
+    assert!(!fixture.locks.is_locked("blocked").await.unwrap());
+    let next = fixture.locks.try_lock("blocked").ttl(ttl).await.unwrap();
     assert!(next.is_some(), "and then it is free");
 }
 
 #[tokio::test]
-async fn whoever_waited_for_another_holder_gets_the_full_ttl() {
+async fn a_waiter_that_waited_for_another_holder_gets_the_full_ttl() {
     let fixture = Fixture::new().await;
     let ttl = Duration::from_millis(1_500);
-    let former = acquire(&fixture.backend, "waited", ttl)
+    let former = fixture
+        .locks
+        .try_lock("waited")
+        .ttl(ttl)
         .await
         .unwrap()
         .unwrap();
     let former = former.detach();
     let patient = LockOptions::new()
-        .with_ttl(ttl)
-        .with_max_retries(1_000)
-        .with_retry_delay(Duration::from_millis(50))
-        .with_backoff(syncguard_core::Backoff::Fixed)
-        .with_timeout(Duration::from_secs(20));
+        .ttl(ttl)
+        .max_retries(1_000)
+        .retry_delay(Duration::from_millis(50))
+        .backoff(Backoff::Fixed)
+        .timeout(Duration::from_secs(20));
     let started = Instant::now();
-    let receipt = lock(&fixture.backend, "waited", patient, async |lease| {
-        assert!(
-            started.elapsed() >= ttl,
-            "not before the former lease ended"
-        );
-        assert!(lease.fence() > former.fence());
-        assert!(lease.remaining() > ttl / 2, "{:?} left", lease.remaining());
-        for _ in 0..5 {
-            let extended = lease.extend(ttl).await.unwrap();
-            assert!(extended.expires_at_ms().is_some());
-            tokio::time::sleep(ttl / 5).await;
-        }
-    })
-    .await
-    .unwrap();
+    let receipt = fixture
+        .locks
+        .lock("waited")
+        .options(&patient)
+        .run(async |lease| {
+            assert!(
+                started.elapsed() >= ttl,
+                "not before the former lease ended"
+            );
+            assert!(lease.fence() > former.fence());
+            assert!(lease.remaining() > ttl / 2, "{:?} left", lease.remaining());
+            for _ in 0..5 {
+                let extended = lease.extend(ttl).await.unwrap();
+                assert!(extended.expires_at_ms().is_some());
+                tokio::time::sleep(ttl / 5).await;
+            }
+        })
+        .await
+        .unwrap();
     assert!(!receipt.overran());
 }
 
@@ -180,17 +205,19 @@ async fn a_release_at_the_last_moment_is_never_an_error() {
     // Around the expiry, and around the end of the tolerance.
     for edge in [300, 1_300] {
         for offset in -5..=5_i64 {
-            let backend = fixture.backend.clone();
+            let locks = fixture.locks.clone();
             releases.push(tokio::spawn(async move {
                 let key = format!("edge:{edge}:{offset}");
-                let guard = acquire(&backend, key, Duration::from_millis(300))
+                let guard = locks
+                    .try_lock(key)
+                    .ttl(Duration::from_millis(300))
                     .await
                     .unwrap();
                 let lease = guard.unwrap().detach();
                 let wait = u64::try_from(edge + offset).unwrap();
                 tokio::time::sleep(Duration::from_millis(wait)).await;
-                let first = release(&backend, lease.lock_id()).await.unwrap();
-                let second = release(&backend, lease.lock_id()).await.unwrap();
+                let first = locks.release(lease.lock_id()).await.unwrap();
+                let second = locks.release(lease.lock_id()).await.unwrap();
                 assert!(!second.is_released());
                 (edge, first.is_released())
             }));
@@ -211,20 +238,20 @@ async fn a_replay_of_an_acquire_in_flight_is_its_twin() {
     let fixture = Fixture::new().await;
     let busy = holding(&fixture, "SELECT pg_advisory_xact_lock(hashtext('twins'))").await;
     let (key, id) = (key("twins"), id());
-    let attempt = |store: syncguard_postgres::PostgresStore| {
+    let attempt = |backend: PostgresBackend| {
         let key = key.clone();
-        tokio::spawn(async move { store.acquire(&key, &id, ttl(60_000)).await.unwrap() })
+        tokio::spawn(async move { backend.acquire(&key, &id, ttl(60_000)).await.unwrap() })
     };
     let twins = [
-        attempt(fixture.store.clone()),
-        attempt(fixture.store.clone()),
+        attempt(fixture.backend.clone()),
+        attempt(fixture.backend.clone()),
     ];
     let other = {
-        let (store, key) = (fixture.store.clone(), key.clone());
+        let (backend, key) = (fixture.backend.clone(), key.clone());
         tokio::spawn(async move {
             // Behind the twins in the line for the advisory lock.
             tokio::time::sleep(Duration::from_millis(100)).await;
-            store
+            backend
                 .acquire(&key, &common::id(), ttl(60_000))
                 .await
                 .unwrap()
@@ -236,5 +263,5 @@ async fn a_replay_of_an_acquire_in_flight_is_its_twin() {
     let (first, second) = (first.await.unwrap(), second.await.unwrap());
     assert!(first.granted().is_some());
     assert_eq!(first, second);
-    assert_eq!(other.await.unwrap(), AcquireResult::Locked);
+    assert_eq!(other.await.unwrap(), AcquireResult::locked());
 }

@@ -1,5 +1,4 @@
-//! Whether a pooler stands between, that changes the server's session from one transaction to the
-//! next.
+//! Whether there is a pooler in transaction mode between the client and the server.
 
 use std::time::Duration;
 
@@ -8,17 +7,17 @@ use syncguard_core::{Finding, Severity};
 use tokio::time::{Instant, timeout_at};
 
 use super::connection;
-use crate::PostgresStore;
-use crate::session::Session;
+use crate::PostgresBackend;
+use crate::wire::Session;
 
-/// In which order two connections ask who serves them. To a pooler that goes round its servers
-/// this is as good as no order at all.
+/// The order in which two connections ask for their server process. To a pooler that uses its server
+/// connections in turn, this order is as good as random.
 const TURNS: [Turn; 10] = {
     use Turn::{Other, Own};
     [Own, Other, Other, Own, Own, Other, Own, Own, Other, Other]
 };
 
-/// How long the second connection may take in all: the operation's own deadline is not far.
+/// The longest that the second connection may take in all, and at most half of the time that is left.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,19 +26,20 @@ enum Turn {
     Other,
 }
 
-impl PostgresStore {
-    /// Two connections that are open at the same time are served by two processes, and each by the
-    /// same one for as long as it is open. Wherever that does not hold there is a pooler, which is
-    /// certain; where it always holds, there is none, or it keeps to sessions, or it is so busy
-    /// with others that chance had it so.
+impl PostgresBackend {
+    /// Without a pooler, each of two open connections has a server process of its own and keeps it. If
+    /// that does not hold, there certainly is a pooler. If it holds, there is no pooler, or one in
+    /// session mode, or one that other clients keep so busy that it held by chance.
     ///
-    /// To find that out, only simple queries are sent: they leave nothing in a session.
+    /// It sends only simple queries: they leave nothing in a session.
     pub(super) async fn pooler(
         &self,
         session: &mut Session,
+        deadline: Instant,
     ) -> Result<Option<Finding>, sqlx::Error> {
         let target = self.connections().target();
-        let patience = Instant::now() + PATIENCE;
+        let now = Instant::now();
+        let patience = now + PATIENCE.min(deadline.saturating_duration_since(now) / 2);
         let connecting = PgConnection::connect_with(&target);
         let Ok(Ok(mut other)) = timeout_at(patience, connecting).await else {
             return Ok(Some(unknown()));
@@ -49,7 +49,7 @@ impl PostgresStore {
         for turn in TURNS {
             let (asked, server) = match turn {
                 Turn::Own => (0, server_of(connection(session)?).await?),
-                // A pooler in session mode that is full lets a client in, and serves it later.
+                // A full pooler in session mode accepts a client and serves it later.
                 Turn::Other => match timeout_at(patience, server_of(&mut other)).await {
                     Ok(Ok(server)) => (1, server),
                     Ok(Err(_)) | Err(_) => return Ok(Some(unknown())),
@@ -60,16 +60,16 @@ impl PostgresStore {
             pooled |= changed || shared;
             servers[asked] = Some(server);
         }
-        let told = self.settings().transaction_pooler;
-        let passes_names = if pooled && !told {
+        let expected = self.settings().transaction_pooler;
+        let passes_names = if pooled && !expected {
             let asked = timeout_at(patience, passes_names_on(&mut other)).await;
             !matches!(asked, Ok(Ok(false)))
         } else {
             false
         };
-        // Whether it ends in good order or not.
+        // It does not matter whether it closes in an orderly way.
         let _ = timeout_at(patience, other.close()).await;
-        Ok(match (pooled, told) {
+        Ok(match (pooled, expected) {
             (true, false) if passes_names => Some(unexpected()),
             (true, false) => Some(unaware()),
             (false, true) => Some(needless()),
@@ -78,20 +78,21 @@ impl PostgresStore {
     }
 }
 
-/// The process that serves a connection. Of two servers behind one address, processes may have one
-/// number, but the servers did not start at one moment.
+/// The server process of a connection. Two servers behind one address can have processes of the same
+/// number, but they started at different moments.
 async fn server_of(client: &mut PgConnection) -> Result<String, sqlx::Error> {
     let who = "SELECT pg_backend_pid() || ' ' || pg_postmaster_start_time()";
     sqlx::raw_sql(who).fetch_one(client).await?.try_get(0)
 }
 
-/// Whether a pooler hands the names of prepared statements on as they are. One that gives them names
-/// of its own prepares them again wherever they are used.
+/// Whether a pooler passes the names of prepared statements on as they are. One that renames them
+/// prepares them again on each server connection that needs them.
 async fn passes_names_on(client: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    // The driver prepares it under a name, so that it finds itself.
+    // sqlx prepares this statement under a name, so it finds itself.
     const NAMED: &str = "SELECT EXISTS (SELECT FROM pg_prepared_statements \
                          WHERE name LIKE 'sqlx%' AND statement = $1)";
-    // In one transaction nobody else meets what is prepared, and it is gone with the right session.
+    // In one transaction: no other client sees the prepared statement, and it is dropped in the same
+    // session.
     let mut transaction = client.begin().await?;
     let passed = sqlx::query_scalar(NAMED)
         .bind(NAMED)
@@ -102,15 +103,14 @@ async fn passes_names_on(client: &mut PgConnection) -> Result<bool, sqlx::Error>
     Ok(passed)
 }
 
-/// As PgBouncer does it from 1.21 on, with `max_prepared_statements`.
+/// PgBouncer from 1.21 on, with `max_prepared_statements`.
 fn unaware() -> Finding {
     Finding::new(
         Severity::Info,
         "postgres-transaction-pooler",
-        "a pooler in transaction mode stands between, and the store was not told: that works for as \
-         long as the pooler prepares statements again on each session",
-        "leave `max_prepared_statements` above 0, or set \
-         `PostgresOptions::with_transaction_pooler(true)`",
+        "there is a pooler in transaction mode, and the backend is not configured for one: that works \
+         as long as the pooler prepares statements again on each server connection",
+        "keep `max_prepared_statements` above 0, or set `PostgresOptions::transaction_pooler(true)`",
     )
 }
 
@@ -118,10 +118,10 @@ fn unexpected() -> Finding {
     Finding::new(
         Severity::Error,
         "postgres-transaction-pooler",
-        "a pooler in transaction mode stands between, and the store was not told: prepared \
-         statements end up on sessions that do not know them, and operations fail",
-        "set `PostgresOptions::with_transaction_pooler(true)`, or connect past the pooler or to a \
-         pool in session mode",
+        "there is a pooler in transaction mode, and the backend is not configured for one: prepared \
+         statements arrive at sessions that do not have them, and operations fail",
+        "set `PostgresOptions::transaction_pooler(true)`, or connect to the server directly or by a \
+         pooler in session mode",
     )
 }
 
@@ -129,9 +129,9 @@ fn needless() -> Finding {
     Finding::new(
         Severity::Info,
         "postgres-no-pooler-seen",
-        "the store is set up for a pooler in transaction mode, and none was noticed: if there is \
-         none, three of an operation's four round trips are for nothing",
-        "leave out `PostgresOptions::with_transaction_pooler` where there is no such pooler",
+        "the backend is configured for a pooler in transaction mode, and none was noticed: without \
+         one, three of an operation's four round trips are needless",
+        "remove `PostgresOptions::transaction_pooler` if there is no such pooler",
     )
 }
 
@@ -139,8 +139,8 @@ fn unknown() -> Finding {
     Finding::new(
         Severity::Info,
         "postgres-pooler-unchecked",
-        "whether there is a pooler in transaction mode was not checked: that takes a second \
-         connection, and none could be opened or used in time",
-        "allow one connection more than the pool holds",
+        "not checked whether there is a pooler in transaction mode: the check needs a second \
+         connection, and none could be opened and used in time",
+        "allow the role one connection more than the pool has",
     )
 }

@@ -1,33 +1,33 @@
-//! The two tables: whether they are there, as they should be, and usable.
+//! Whether the two tables exist, have the right columns and indexes, and may be used.
 
 use sqlx::Row as _;
 use syncguard_core::{Finding, Severity};
 
 use super::{connection, text};
-use crate::PostgresStore;
-use crate::session::Session;
-use crate::table::TableName;
+use crate::PostgresBackend;
+use crate::names::TableName;
+use crate::wire::Session;
 
 const TEXT: &str = "text";
 const BIGINT: &str = "bigint";
-/// The same as `text`, to whoever reads and writes it.
+/// Behaves as `text` for reads and writes.
 const TEXT_BY_ANOTHER_NAME: &str = "character varying";
 
-/// What a table has to have.
+/// What a table needs.
 struct Expected<'a> {
     name: &'a TableName,
     columns: &'static [(&'static str, &'static str)],
-    /// Columns of which each needs a unique index of its own.
+    /// Columns that each need a unique index of their own.
     unique: &'static [&'static str],
-    /// What every write changes, so that no index may contain it.
+    /// The column that every write changes: no index should contain it.
     written: &'static str,
-    rights: &'static [&'static str],
+    permissions: &'static [&'static str],
 }
 
-impl PostgresStore {
+impl PostgresBackend {
     pub(super) async fn tables(&self, session: &mut Session) -> Result<Vec<Finding>, sqlx::Error> {
         let locks = Expected {
-            name: &self.settings().locks,
+            name: &self.names().locks,
             columns: &[
                 ("key", TEXT),
                 ("lock_id", TEXT),
@@ -38,14 +38,14 @@ impl PostgresStore {
             ],
             unique: &["key", "lock_id"],
             written: "expires_at_ms",
-            rights: &["SELECT", "INSERT", "UPDATE", "DELETE"],
+            permissions: &["SELECT", "INSERT", "UPDATE", "DELETE"],
         };
         let fences = Expected {
-            name: &self.settings().fences,
+            name: &self.names().fence_counters,
             columns: &[("fence_key", TEXT), ("fence", BIGINT), ("key_debug", TEXT)],
             unique: &["fence_key"],
             written: "fence",
-            rights: &["SELECT", "INSERT", "UPDATE"],
+            permissions: &["SELECT", "INSERT", "UPDATE"],
         };
         let mut findings = locks.check(session).await?;
         findings.extend(fences.check(session).await?);
@@ -59,7 +59,7 @@ impl Expected<'_> {
         let table = sqlx::query(include_str!("../sql/preflight_table.sql"))
             .bind(name.schema())
             .bind(name.table())
-            .bind(self.rights)
+            .bind(self.permissions)
             .persistent(false)
             .fetch_optional(connection(session)?)
             .await?;
@@ -68,13 +68,14 @@ impl Expected<'_> {
                 Severity::Error,
                 "postgres-table-missing",
                 format!("there is no table {name}, or its schema is not on the search path"),
-                "run `PostgresStore::setup_schema` as a role that may create tables, or name the \
-                 table with its schema",
+                "run `PostgresBackend::setup_schema` as a role that may create tables, or configure \
+                 the table's name with its schema",
             )]);
         };
         let is = |column: &str| table.try_get::<bool, _>(column);
         let mut findings = Vec::new();
-        findings.extend(self.rights(is("usage")?, &table.try_get::<Vec<String>, _>("missing")?));
+        let missing: Vec<String> = table.try_get("missing")?;
+        findings.extend(self.permissions(is("usage")?, &missing));
         if is("unlogged")? {
             findings.push(Finding::new(
                 Severity::Error,
@@ -91,8 +92,8 @@ impl Expected<'_> {
                 Severity::Warning,
                 "postgres-row-security",
                 format!(
-                    "row-level security applies to this role on {name}: a lock that it does not \
-                     see is to it a free key"
+                    "row-level security applies to this role on {name}: the key of a lock that a \
+                     policy hides looks free"
                 ),
                 format!("ALTER TABLE {name} DISABLE ROW LEVEL SECURITY"),
             ));
@@ -102,8 +103,8 @@ impl Expected<'_> {
                 Severity::Info,
                 "postgres-fillfactor",
                 format!(
-                    "the pages of {name} are filled up: an update finds no room beside the row, \
-                     and has to change the indexes too"
+                    "{name} has no `fillfactor` below 100: an update finds no free space in the \
+                     row's page, and has to change the indexes, too"
                 ),
                 format!("ALTER TABLE {name} SET (fillfactor = 50)"),
             ));
@@ -114,7 +115,7 @@ impl Expected<'_> {
         Ok(findings)
     }
 
-    fn rights(&self, usage: bool, missing: &[String]) -> Option<Finding> {
+    fn permissions(&self, usage: bool, missing: &[String]) -> Option<Finding> {
         let name = self.name;
         let mut lacking = Vec::new();
         let mut grants = Vec::new();
@@ -123,9 +124,9 @@ impl Expected<'_> {
             grants.push(format!("GRANT USAGE ON SCHEMA \"{schema}\" TO <role>"));
         }
         if !missing.is_empty() {
-            let rights = missing.join(", ");
-            lacking.push(format!("{rights} on {name}"));
-            grants.push(format!("GRANT {rights} ON {name} TO <role>"));
+            let missing = missing.join(", ");
+            lacking.push(format!("{missing} on {name}"));
+            grants.push(format!("GRANT {missing} ON {name} TO <role>"));
         }
         (!lacking.is_empty()).then(|| {
             Finding::new(
@@ -158,7 +159,10 @@ impl Expected<'_> {
             let Some(&(_, wanted)) = expected else {
                 if row.try_get("must_be_given")? {
                     finding(
-                        format!("{name} has a column \"{column}\" that no lock has a value for"),
+                        format!(
+                            "{name} has a column \"{column}\" that needs a value, and SyncGuard \
+                             has none for it"
+                        ),
                         format!("ALTER TABLE {name} ALTER COLUMN \"{column}\" DROP NOT NULL"),
                     );
                 }
@@ -174,8 +178,8 @@ impl Expected<'_> {
             if row.try_get("equates")? {
                 finding(
                     format!(
-                        "the collation of the column {column} of {name} takes different texts for \
-                         equal: different keys are one lock"
+                        "the collation of the column {column} of {name} treats different texts as \
+                         equal: different keys become one lock"
                     ),
                     format!(
                         "ALTER TABLE {name} ALTER COLUMN {column} TYPE {wanted} COLLATE \"default\""
@@ -189,8 +193,8 @@ impl Expected<'_> {
                 finding(
                     format!("{name} has no column {column}"),
                     format!(
-                        "make the table as `PostgresStore::schema_ddl` prints it, with {column} \
-                         {wanted}, or name another table"
+                        "create the table as `PostgresBackend::schema_ddl` prints it, with {column} \
+                         {wanted}, or configure another table"
                     ),
                 );
             }
@@ -217,7 +221,7 @@ impl Expected<'_> {
                     "postgres-index-superfluous",
                     format!(
                         "the index \"{index}\" contains {written} of {name}, which every write \
-                         changes: no update can be a HOT one, and the table and its indexes grow"
+                         changes: no update is HOT, and the table and its indexes grow"
                     ),
                     format!("drop \"{index}\": no operation reads it"),
                 ));
@@ -229,8 +233,8 @@ impl Expected<'_> {
                     Severity::Error,
                     "postgres-index-missing",
                     format!(
-                        "no valid unique index on {column} alone in {name}: locks cannot be taken, \
-                         or found by it"
+                        "{name} has no valid unique index on {column} alone: acquires fail, or \
+                         lookups read the whole table"
                     ),
                     format!("CREATE UNIQUE INDEX ON {name} ({column})"),
                 ));

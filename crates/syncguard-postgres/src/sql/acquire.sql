@@ -1,16 +1,16 @@
--- Takes the lock on a key, or says why not. One statement: one implicit transaction.
+-- Acquires the lock on a key, or replies why not. One statement: one implicit transaction.
 -- $1 statement, $2 lock id, $3 storage key, $4 fence key, $5 TTL in ms, $6 user's key
 WITH
--- What was there when the statement began. A contended attempt ends here, having written nothing
+-- The row as it was when the statement began. A contended attempt ends here: it has written nothing
 -- and waited for nobody.
 seen AS MATERIALIZED (
     SELECT lock_id, expires_at_ms, fence, expires_at_ms > {now_ms} - {tolerance_ms} AS live
     FROM {locks}
     WHERE key = $3
 ),
--- Contenders for a free key line up. Other implementations of SyncGuard take this same advisory
--- lock and then upsert without a condition, so nobody may upsert without it. Trying first tells
--- whether there was a line.
+-- Contenders for a free key queue for an advisory lock. Other implementations of SyncGuard take the
+-- same one and then upsert without a condition, so nobody may upsert without it. The try comes first
+-- to find out whether there was a queue.
 turn AS MATERIALIZED (
     SELECT CASE
         WHEN pg_try_advisory_xact_lock(hashtext($3)) THEN false
@@ -18,8 +18,9 @@ turn AS MATERIALIZED (
     END AS waited
     WHERE $1 = '{statement}' AND NOT EXISTS (SELECT FROM seen WHERE live)
 ),
--- An expired lock's row is locked before anything is timed: an extend that is about to commit may
--- still save it, and where a delete is, an upsert would insert what it had made before the wait.
+-- Lock the row of an expired lock before reading the clock. An extend that is about to commit may
+-- still save it. And after a delete that is about to commit, the upsert would insert values that were
+-- computed before the wait.
 settled AS MATERIALIZED (
     SELECT lock.expires_at_ms
     FROM turn, seen, {locks} AS lock
@@ -31,8 +32,7 @@ ready AS MATERIALIZED (
            EXISTS (SELECT FROM settled WHERE expires_at_ms > {now_ms} - {tolerance_ms}) AS saved
     FROM turn
 ),
--- Whoever waited long is sent away. Its caller may be gone, and would not come back to release a
--- lock granted that late.
+-- No grant after a long wait: the caller may be gone, and would not release a lock granted that late.
 bumped AS (
     INSERT INTO {fences} AS counter (fence_key, fence, key_debug)
     SELECT $4, 1, $6 FROM ready WHERE NOT saved AND {in_time}
@@ -40,17 +40,16 @@ bumped AS (
     WHERE counter.fence >= 0 AND counter.fence < {fence_max}
     RETURNING fence
 ),
--- A lock that was taken while this waited its turn is invisible to the statement's snapshot, but
--- not to ON CONFLICT, which judges the row's newest version. The race is lost then, and a fence
--- skipped, unless it was taken for this very id: by a twin of this call, whose grant is then left as
--- it is.
+-- A lock that was granted while this statement queued is invisible to its snapshot, but not to ON
+-- CONFLICT, which checks the newest version of the row. Then the race is lost and a fence skipped. If
+-- that lock has this very id, the same call was delivered twice, and its grant stays as it is.
 granted AS (
     INSERT INTO {locks} AS lock (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)
     SELECT $3, $2, now_ms + $5, now_ms, lpad(fence::text, 15, '0'), $6
     FROM (SELECT fence, {now_ms} AS now_ms FROM bumped, ready WHERE {in_time} OFFSET 0) AS stamped
     ON CONFLICT (key) DO UPDATE
     SET lock_id = excluded.lock_id, user_key = excluded.user_key,
-        -- The lease counts from after the wait for the row, too.
+        -- The lease counts from after the wait for the row.
         (expires_at_ms, acquired_at_ms, fence) = (
             SELECT CASE WHEN {dead} THEN now_ms + $5 ELSE lock.expires_at_ms END,
                    CASE WHEN {dead} THEN now_ms ELSE lock.acquired_at_ms END,
@@ -62,14 +61,14 @@ granted AS (
 )
 SELECT concat_ws(' ', '{statement}', $2, coalesce(
     (SELECT concat_ws(' ', 'granted', expires_at_ms, fence) FROM granted),
-    -- Delivered twice, or asked again: the same grant.
+    -- Idempotent: the id that holds the key gets the same grant again.
     (SELECT CASE WHEN lock_id = $2 THEN concat_ws(' ', 'granted', expires_at_ms, fence)
             ELSE 'locked' END FROM seen WHERE live),
     (SELECT CASE
         WHEN saved THEN 'again'
         WHEN NOT {in_time} THEN CASE WHEN waited THEN 'waited' ELSE 'again' END
         WHEN EXISTS (SELECT FROM bumped) THEN 'locked'
-        -- In time now, so in time then: nothing but its range keeps a counter from counting.
+        -- In time now, so in time then: only FENCE_MAX can have stopped the counter.
         ELSE 'exhausted'
     END FROM ready)
 ))

@@ -1,4 +1,4 @@
--- Clears away the row of a lock that expired long ago. Never a fence counter.
+-- Deletes the row of a lock that expired some time ago. Never a fence counter.
 -- $1 statement, $2 storage key
 WITH deleted AS (
     DELETE FROM {locks} AS lock

@@ -1,9 +1,9 @@
 -- Replaces the remaining time of the lock that an id holds.
 -- $1 statement, $2 lock id, $3 TTL in ms
 WITH
--- Past its expiry a lock can be saved only while nobody is taking it. Who takes it holds the
--- advisory lock; the other implementations' upsert would not notice us otherwise. Before its
--- expiry nobody takes it, and renewals stay off the advisory lock.
+-- After its expiry a lock can be saved only while nobody acquires the key. An acquire holds the
+-- advisory lock; without it, the upsert of other implementations would not notice the extend. Before
+-- its expiry nobody acquires the key, and a renewal needs no advisory lock.
 turn AS MATERIALIZED (
     SELECT key, overdue, CASE WHEN overdue THEN pg_advisory_xact_lock(hashtext(key)) END
     FROM (
@@ -13,7 +13,7 @@ turn AS MATERIALIZED (
         OFFSET 0
     ) AS seen
 ),
--- Locked first, judged after: the row may be in use, and time passes while waiting for it.
+-- Lock the row first, read the clock after: the wait for the row takes time.
 held AS MATERIALIZED (
     SELECT lock.expires_at_ms, turn.overdue
     FROM turn JOIN {locks} AS lock ON lock.key = turn.key
@@ -24,7 +24,7 @@ judged AS MATERIALIZED (
     SELECT now_ms,
         CASE
             WHEN expires_at_ms <= now_ms - {tolerance_ms} THEN 'expired'
-            -- It became overdue while we waited, without the advisory lock.
+            -- It expired during the wait, without the advisory lock.
             WHEN expires_at_ms <= now_ms AND NOT overdue THEN 'again'
             ELSE 'extended'
         END AS verdict

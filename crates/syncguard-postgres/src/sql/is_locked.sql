@@ -1,4 +1,4 @@
--- Whether a key is held. `stale` is free with a row that may be cleared away.
+-- Whether a key is held. `stale` means free, with a row that may be deleted.
 -- $1 statement, $2 storage key
 SELECT concat_ws(' ', '{statement}', $2,
     CASE

@@ -1,12 +1,12 @@
 -- The indexes of a table.
 -- $1 the table's oid, $2 the column that every write changes
 SELECT (SELECT relname::text FROM pg_class WHERE oid = indexrelid) AS name,
-       -- The column of which the index allows each value once, if that is what it does.
+       -- The column that the index makes unique, if it does.
        (SELECT attname::text FROM pg_attribute
         WHERE attrelid = indrelid AND attnum = indkey[0]
           AND indisunique AND indisvalid AND indimmediate AND indnkeyatts = 1
           AND indpred IS NULL AND indexprs IS NULL) AS unique_column,
-       -- Whether each write has to change the index: by key, expression, predicate or INCLUDE.
+       -- Whether every write changes the index: by key, expression, predicate or INCLUDE.
        EXISTS (SELECT FROM pg_attribute
                WHERE attrelid = indrelid AND attname = $2
                  AND (attnum = ANY (indkey) OR EXISTS (

@@ -1,4 +1,4 @@
--- What of the server's and the session's settings matters to locks.
+-- The settings of the server and the session that matter to locks.
 SELECT pg_is_in_recovery() AS standby,
        current_setting('transaction_read_only') = 'on' AS read_only,
        current_setting('synchronous_commit') = 'off' AS asynchronous_commit,

@@ -1,7 +1,8 @@
--- Clears away some rows of locks that expired long ago. Never a fence counter.
+-- Deletes up to $3 rows of locks that expired some time ago. Never a fence counter.
 -- $1 statement, $2 unused, $3 how many at most
 WITH expired AS MATERIALIZED (
-    -- A row that is in use is somebody's business already: it is passed over, not waited for.
+    -- Skip a row that is in use instead of waiting for it. FOR UPDATE checks the newest version of a
+    -- row, so a key that was acquired meanwhile keeps its lock.
     SELECT key
     FROM {locks}
     WHERE $1 = '{statement}' AND expires_at_ms < {now_ms} - {cleanup_guard_ms}

@@ -1,8 +1,8 @@
--- Deletes the lock that an id holds, live or expired, and says which it was.
+-- Deletes the lock that an id holds, live or expired, and replies which it was.
 -- $1 statement, $2 lock id
 WITH deleted AS (
-    -- The condition on the owner is checked again on the newest version of the row, should the
-    -- statement have waited for another. RETURNING reads the clock after that wait.
+    -- After a wait for another statement, the owner is checked again on the newest version of the
+    -- row. RETURNING reads the clock after that wait.
     DELETE FROM {locks}
     WHERE lock_id = $2 AND $1 = '{statement}'
     RETURNING CASE WHEN expires_at_ms > {now_ms} - {tolerance_ms} THEN 'released'

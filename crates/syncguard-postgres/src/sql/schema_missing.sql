@@ -1,4 +1,4 @@
--- What of the schema is missing. $1 and $2: the tables' quoted names.
+-- Which parts of the schema are missing. $1 and $2: the tables' quoted names.
 SELECT to_regclass($1) IS NULL AS locks,
        to_regclass($2) IS NULL AS fences,
        NOT EXISTS (

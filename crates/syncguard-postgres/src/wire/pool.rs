@@ -1,7 +1,6 @@
-//! [`OwnPool`]: connections of a store that was made from a URL.
+//! [`OwnPool`]: the connections of a backend that was made from a URL.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,49 +9,49 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{Connection as _, Error};
-use syncguard_core::LockError;
+use syncguard_core::{ErrorCode, LockError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::error::{Stage, has_state, map};
+use super::connections::until;
+use crate::error::{Stage, has_state, map, too_late};
 
-/// How long an operation waits for a connection, opened or freed: less than the default deadline of
-/// an operation, so that the error says what was missing.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
+/// The longest that one operation tries to open a connection: less than the default operation
+/// timeout, so that the error says what was missing.
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Pauses between attempts to open a connection, while the server starts or is full.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A connection that was idle for longer is tried before it is used. To try it each time would
+/// A connection that was idle for longer is pinged before it is used. To ping it each time would
 /// double the round trips of every operation.
 const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 
-/// How long such a try may take. A connection that was cut off without a word would use up the time
-/// in which another can be opened.
-const TRY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The longest that such a ping may take. A connection that was cut off without a word would use up
+/// the time in which another can be opened.
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A connection that nobody needed for so long is one too many.
+/// A connection that was idle for longer is closed.
 const LONGEST_IDLE: Duration = Duration::from_mins(10);
 
-/// An older connection is replaced, with what the server's process has gathered by then.
+/// An older connection is replaced, and with it the memory that its server process has accumulated.
 const LONGEST_LIFE: Duration = Duration::from_mins(30);
 
-/// The server plans a statement by the size that its tables have then, and keeps the plan. A table
-/// of locks is empty now and full of deleted rows a moment later: reading it whole looked cheap and
-/// is dear. With the first setting, what has to read a table whole (a purge) counts as so costly
-/// that the server would compile it, hence the second.
+/// The server plans a statement by the current size of its tables and keeps the plan. A table of
+/// locks is empty now and full of deleted rows a moment later: a sequential scan looked cheap then
+/// and is expensive now. With sequential scans off, a purge, which needs one, seems so expensive that
+/// the server would compile it; so `jit` is off, too.
 const PLANNING: [(&str, &str); 2] = [("enable_seqscan", "off"), ("jit", "off")];
 
-/// What poolers answer that do not know a setting of the session: it cannot be kept apart from
-/// those of other clients.
+/// The SQLSTATEs of poolers that refuse a session setting because they cannot keep it apart from
+/// other clients' settings.
 const UNKNOWN_SETTING: &[&str] = &["08P01", "0A000"];
 
-/// Connections for operations of one store, opened as they are needed.
+/// The connections of one backend, opened as operations need them.
 ///
-/// The driver's pool asks the server for a sign of life after every use, in a task of its own,
-/// which is as much work as a look-up. This one takes a connection back as it is, from whoever
-/// says that it is at rest.
+/// sqlx's pool pings the server after every use, in a task of its own, which costs as much as a
+/// lookup. This pool takes a connection back as it is; only sessions that are at rest return theirs.
 pub(crate) struct OwnPool {
     target: PgConnectOptions,
     planned: Option<PgConnectOptions>,
@@ -61,6 +60,8 @@ pub(crate) struct OwnPool {
     unreachable: AtomicBool,
     /// Whether any attempt succeeded.
     reached: AtomicBool,
+    /// Set before `idle` is emptied for the last time, and read under its lock.
+    closed: AtomicBool,
     limit: u32,
     places: Arc<Semaphore>,
     /// The one that was used last is at the back.
@@ -75,19 +76,19 @@ struct Idle {
 
 impl OwnPool {
     pub(crate) fn new(target: PgConnectOptions, limit: u32, transaction_pooler: bool) -> Self {
-        // Statements that are not kept are planned by what the table is like.
+        // Statements that are not kept are planned by the table as it is.
         let planned = (!transaction_pooler).then(|| target.clone().options(PLANNING));
+        let limit = limit.min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
         Self {
             target,
             planned,
             settings_refused: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
             reached: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             limit,
             places: Arc::new(Semaphore::new(
-                usize::try_from(limit).map_or(Semaphore::MAX_PERMITS, |limit| {
-                    limit.min(Semaphore::MAX_PERMITS)
-                }),
+                usize::try_from(limit).unwrap_or(Semaphore::MAX_PERMITS),
             )),
             idle: Mutex::default(),
         }
@@ -97,24 +98,33 @@ impl OwnPool {
         &self.target
     }
 
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
     /// How many connections there are, those included that are being opened.
     pub(crate) fn size(&self) -> usize {
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
         limit.saturating_sub(self.places.available_permits()) + self.idle().len()
     }
 
-    /// A connection that works, as far as is known.
-    pub(crate) async fn take(self: &Arc<Self>) -> Result<Leased, LockError> {
-        let deadline = Instant::now() + CONNECTION_TIMEOUT;
+    /// A connection that works, as far as is known. It fails by `deadline`, having sent no statement.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        deadline: Instant,
+    ) -> Result<PooledConnection, LockError> {
+        self.check_open()?;
         let place = match Arc::clone(&self.places).try_acquire_owned() {
             Ok(place) => place,
-            Err(_) => self.wait_for_place(deadline).await?,
+            Err(_) => self.wait_for_place(until(deadline)).await?,
         };
+        // It may have been closed during the wait.
+        self.check_open()?;
         let (connection, opened) = match self.idle_that_lives(deadline).await {
             Some(idle) => (idle.connection, idle.opened),
             None => (self.open(deadline).await?, Instant::now()),
         };
-        Ok(Leased {
+        Ok(PooledConnection {
             connection,
             opened,
             place,
@@ -122,12 +132,20 @@ impl OwnPool {
         })
     }
 
+    fn check_open(&self) -> Result<(), LockError> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(closed());
+        }
+        Ok(())
+    }
+
     async fn wait_for_place(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, LockError> {
         let place = Arc::clone(&self.places).acquire_owned();
         if let Ok(Ok(place)) = timeout_at(deadline, place).await {
             return Ok(place);
         }
-        // Those that hold the places may be waiting themselves: for the server.
+        self.check_open()?;
+        // If the server cannot be reached, the places are in use by operations that wait for it.
         let exhausted = !self.unreachable.load(Ordering::Relaxed);
         Err(map(Error::PoolTimedOut, Stage::Connecting { exhausted }))
     }
@@ -138,7 +156,7 @@ impl OwnPool {
             if idle.since.elapsed() <= TRUSTED_IDLE {
                 return Some(idle);
             }
-            let limit = deadline.min(Instant::now() + TRY_TIMEOUT);
+            let limit = deadline.min(Instant::now() + PING_TIMEOUT);
             match timeout_at(limit, idle.connection.ping()).await {
                 Ok(Ok(())) => return Some(idle),
                 Ok(Err(_)) => {}
@@ -149,21 +167,25 @@ impl OwnPool {
     }
 
     async fn open(&self, deadline: Instant) -> Result<PgConnection, LockError> {
-        let opened = self.try_to_open(deadline).await;
+        let opened = self
+            .try_to_open(deadline.min(Instant::now() + OPEN_TIMEOUT))
+            .await;
         self.unreachable.store(opened.is_err(), Ordering::Relaxed);
         self.reached.fetch_or(opened.is_ok(), Ordering::Relaxed);
-        opened.map_err(|error| map(error, Stage::Connecting { exhausted: false }))
+        opened.map_err(|error| match error {
+            Error::PoolTimedOut if Instant::now() >= deadline => too_late(),
+            error => map(error, Stage::Connecting { exhausted: false }),
+        })
     }
 
-    /// Tries for as long as a server that starts, or makes room, could still be in time. The error
-    /// is that of the last attempt.
+    /// Retries while the server starts or is full. The error is that of the last attempt.
     async fn try_to_open(&self, deadline: Instant) -> Result<PgConnection, Error> {
         let mut pause = FIRST_PAUSE;
         let mut last = Error::PoolTimedOut;
         loop {
             match timeout_at(deadline, self.connect()).await {
                 Ok(Err(error)) if self.is_transient(&error) => last = error,
-                Ok(outcome) => return outcome,
+                Ok(result) => return result,
                 Err(_) => return Err(last),
             }
             self.unreachable.store(true, Ordering::Relaxed);
@@ -183,7 +205,7 @@ impl OwnPool {
                 Err(error) if has_state(&error, UNKNOWN_SETTING) => {
                     self.settings_refused.store(true, Ordering::Relaxed);
                 }
-                outcome => return outcome,
+                result => return result,
             }
         }
         PgConnection::connect_with(&self.target).await
@@ -191,8 +213,8 @@ impl OwnPool {
 
     fn is_transient(&self, error: &Error) -> bool {
         match error {
-            // A server that was there will listen again. Where none was ever seen, the address is
-            // wrong, rather.
+            // A server that was reached before will listen again. If none ever was, the address is
+            // probably wrong.
             Error::Io(io) if io.kind() == io::ErrorKind::ConnectionRefused => {
                 self.reached.load(Ordering::Relaxed)
             }
@@ -201,36 +223,58 @@ impl OwnPool {
         }
     }
 
+    /// Closes idle connections, then waits until those in use are closed. From now on
+    /// [`acquire`](Self::acquire) fails.
+    pub(crate) async fn close(&self, deadline: Instant) -> Result<(), LockError> {
+        self.closed.store(true, Ordering::SeqCst);
+        let idle = std::mem::take(&mut *self.idle());
+        let orderly = async {
+            for idle in idle {
+                // A server that is gone has closed it.
+                let _ = idle.connection.close().await;
+            }
+            self.places.acquire_many(self.limit).await.map(drop)
+        };
+        match timeout_at(deadline, orderly).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(LockError::new(
+                ErrorCode::NetworkTimeout,
+                "some operations did not end in time; each closes its connection when it ends",
+            )),
+        }
+    }
+
     fn idle(&self) -> MutexGuard<'_, VecDeque<Idle>> {
-        // Each use leaves it in order.
+        // No use leaves it half changed.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for OwnPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Where it connects to includes a password.
-        f.debug_struct("OwnPool").finish_non_exhaustive()
-    }
+/// The error of an operation on a backend that was closed.
+pub(super) fn closed() -> LockError {
+    LockError::new(ErrorCode::ServiceUnavailable, "the backend was closed")
 }
 
-/// A connection in use. It is closed when this is dropped, wherever that is.
-pub(crate) struct Leased {
+/// A connection in use. Dropped, it is closed, wherever that happens.
+pub(crate) struct PooledConnection {
     connection: PgConnection,
     opened: Instant,
     place: OwnedSemaphorePermit,
     pool: Arc<OwnPool>,
 }
 
-impl Leased {
-    /// Leaves a connection that is at rest to the next operation.
-    pub(crate) fn give_back(self) {
+impl PooledConnection {
+    /// Makes a connection that is at rest available to the next operation.
+    pub(crate) fn return_to_pool(self) {
         let now = Instant::now();
         if now - self.opened > LONGEST_LIFE {
             return;
         }
         self.pool.unreachable.store(false, Ordering::Relaxed);
         let mut idle = self.pool.idle();
+        if self.pool.closed.load(Ordering::SeqCst) {
+            return;
+        }
         while idle
             .front()
             .is_some_and(|one| now - one.since > LONGEST_IDLE)
@@ -243,12 +287,12 @@ impl Leased {
             since: now,
         });
         drop(idle);
-        // Whoever gets the place finds the connection.
+        // The next holder of the place finds the connection.
         drop(self.place);
     }
 }
 
-impl Deref for Leased {
+impl Deref for PooledConnection {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
@@ -256,7 +300,7 @@ impl Deref for Leased {
     }
 }
 
-impl DerefMut for Leased {
+impl DerefMut for PooledConnection {
     fn deref_mut(&mut self) -> &mut PgConnection {
         &mut self.connection
     }

@@ -1,46 +1,49 @@
-//! The statements, made ready once, and their answers.
+//! [`Statements`]: the SQL of the operations, made once per backend, and the form of its replies.
+
+use std::sync::Arc;
 
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
-use syncguard_core::{
-    ErrorCode, FENCE_MAX, Fence, Grant, LockError, LockId, LockInfoDebug, LockKey,
-    TIME_TOLERANCE_MS, hash_key,
-};
+use syncguard_core::backend::{FENCE_MAX, TIME_TOLERANCE_MS};
+use syncguard_core::{LockError, hash_key};
 
-use crate::options::Settings;
+use crate::names::Names;
+use crate::record::unreadable;
 
-/// Milliseconds past its expiry after which a row may be cleared away.
+/// Milliseconds after its expiry before which a row is never deleted by a clean-up.
 const CLEANUP_GUARD_MS: i64 = 2_000;
 
 /// The longest that an acquire may wait in the server and still be granted, in milliseconds.
 ///
-/// An acquire whose caller went away is released by its id for about a second. One that waited
-/// for longer would be granted after the last release had passed, and hold the key for its TTL.
-const PATIENCE_MS: i64 = 500;
+/// If the caller of an acquire is gone, the background releases its id for about a second. An acquire
+/// granted after the last of these releases would hold the key for its TTL.
+const MAX_WAIT_MS: i64 = 500;
 
-/// As a double, which holds microseconds until the year 2255, and is cheaper than the number of any
-/// length that `extract` gives. It never goes back while the clock does not.
+/// A double holds microseconds until the year 2255, and is cheaper than the `numeric` that `extract`
+/// gives. It is as monotonic as the server's clock.
 const NOW_MS: &str = "floor(date_part('epoch', clock_timestamp()) * 1000)::bigint";
 
+/// In acquire: whether it may still be granted. An acquire that queued may wait no longer than its TTL
+/// either.
 const IN_TIME: &str = "clock_timestamp() - statement_timestamp() \
-                       < CASE WHEN ready.waited THEN least($5, {patience_ms}) ELSE {patience_ms} END \
+                       < CASE WHEN ready.waited THEN least($5, {max_wait_ms}) ELSE {max_wait_ms} END \
                        * interval '1 millisecond'";
-/// Whether or not there was a line.
+/// The same limit, queued or not.
 const IN_TIME_AT_ALL: &str = "clock_timestamp() - statement_timestamp() \
-                              < {patience_ms} * interval '1 millisecond'";
+                              < {max_wait_ms} * interval '1 millisecond'";
 
 /// In acquire's upsert: whether the row that is there may be replaced.
 const DEAD: &str = "lock.expires_at_ms <= excluded.acquired_at_ms - {tolerance_ms}";
 
-/// A statement with its tables filled in.
+/// A statement with its table names filled in.
 ///
-/// A pooler in transaction mode can hand our parameters to another client's statement. So each
-/// statement knows its own name, does nothing unless it is called by that name, and answers with
-/// it. The name is the hash of its text.
+/// A pooler in transaction mode can pass our parameters to another client's statement. So each
+/// statement has a name, the hash of its text. It does nothing unless its first parameter is that
+/// name, and its reply begins with that name.
 #[derive(Debug)]
 pub(crate) struct Statement {
     pub(crate) sql: SqlStr,
     pub(crate) name: String,
-    /// Whether it may have taken effect when it fails.
+    /// Whether it may have taken effect although it failed.
     pub(crate) writes: bool,
 }
 
@@ -57,38 +60,38 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    pub(crate) fn new(settings: &Settings) -> Self {
-        let reads = |template| Statement::new(template, settings, false);
-        let writes = |template| Statement::new(template, settings, true);
+    pub(crate) fn new(names: &Names) -> Self {
+        let reads = |template| Statement::new(template, names, false);
+        let writes = |template| Statement::new(template, names, true);
         Self {
-            acquire: writes(include_str!("sql/acquire.sql")),
-            release: writes(include_str!("sql/release.sql")),
-            extend: writes(include_str!("sql/extend.sql")),
-            is_locked: reads(include_str!("sql/is_locked.sql")),
-            lookup_by_key: reads(include_str!("sql/lookup_by_key.sql")),
-            lookup_by_lock_id: reads(include_str!("sql/lookup_by_lock_id.sql")),
-            clean_key: writes(include_str!("sql/clean_key.sql")),
-            purge: writes(include_str!("sql/purge.sql")),
+            acquire: writes(include_str!("../sql/acquire.sql")),
+            release: writes(include_str!("../sql/release.sql")),
+            extend: writes(include_str!("../sql/extend.sql")),
+            is_locked: reads(include_str!("../sql/is_locked.sql")),
+            lookup_by_key: reads(include_str!("../sql/lookup_by_key.sql")),
+            lookup_by_lock_id: reads(include_str!("../sql/lookup_by_lock_id.sql")),
+            clean_key: writes(include_str!("../sql/clean_key.sql")),
+            purge: writes(include_str!("../sql/purge.sql")),
         }
     }
 }
 
 impl Statement {
-    fn new(template: &str, settings: &Settings, writes: bool) -> Self {
-        let text = fill_in(template, settings);
+    fn new(template: &str, names: &Names, writes: bool) -> Self {
+        let text = fill_in(template, names);
         let name = hash_key(&text).to_string();
         let text = text.replace("{statement}", &name);
         Self {
-            // The template is ours; what is filled in are checked identifiers and constants.
-            sql: AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str(),
+            // Only constants and checked, quoted identifiers are filled in.
+            sql: AssertSqlSafe(Arc::<str>::from(text)).into_sql_str(),
             name,
             writes,
         }
     }
 }
 
-/// Fills a template in, but for the statement's own name, and leaves its comments out.
-pub(crate) fn fill_in(template: &str, settings: &Settings) -> String {
+/// Fills in a template, except for the statement's own name, and drops its comments.
+fn fill_in(template: &str, names: &Names) -> String {
     let lines: Vec<_> = template
         .lines()
         .map(str::trim)
@@ -102,10 +105,10 @@ pub(crate) fn fill_in(template: &str, settings: &Settings) -> String {
         .replace("{now_ms}", NOW_MS)
         .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
         .replace("{cleanup_guard_ms}", &CLEANUP_GUARD_MS.to_string())
-        .replace("{patience_ms}", &PATIENCE_MS.to_string())
+        .replace("{max_wait_ms}", &MAX_WAIT_MS.to_string())
         .replace("{fence_max}", &FENCE_MAX.to_string())
-        .replace("{locks}", &settings.locks.to_string())
-        .replace("{fences}", &settings.fences.to_string())
+        .replace("{locks}", &names.locks.to_string())
+        .replace("{fences}", &names.fence_counters.to_string())
 }
 
 /// A parameter beyond the statement's name and its subject.
@@ -115,23 +118,23 @@ pub(crate) enum Value<'a> {
     Number(i64),
 }
 
-/// What a statement answered: a word and what belongs to it, separated by spaces.
+/// The reply of a statement: a word and its fields, separated by spaces.
 #[derive(Debug)]
-pub(crate) struct Verdict(String);
+pub(crate) struct Reply(String);
 
-impl Verdict {
-    /// Takes the answer to `statement` about `subject` apart; `None` if it is an answer to
-    /// something else.
-    pub(crate) fn parse(answer: &str, statement: &Statement, subject: &str) -> Option<Self> {
-        let verdict = answer
+impl Reply {
+    /// Parses the reply of `statement` about `subject`; `None` if the reply belongs to another
+    /// statement or subject.
+    pub(crate) fn parse(text: &str, statement: &Statement, subject: &str) -> Option<Self> {
+        let reply = text
             .strip_prefix(statement.name.as_str())?
             .strip_prefix(' ')?
             .strip_prefix(subject)?
             .strip_prefix(' ')?;
-        Some(Self(verdict.to_owned()))
+        Some(Self(reply.to_owned()))
     }
 
-    /// The word, and what follows it.
+    /// The word and the fields after it.
     pub(crate) fn parts(&self) -> (&str, &str) {
         self.0.split_once(' ').unwrap_or((&self.0, ""))
     }
@@ -139,51 +142,6 @@ impl Verdict {
     pub(crate) fn number(&self) -> Result<u64, LockError> {
         self.0.parse().map_err(|_| unreadable())
     }
-}
-
-/// `EXPIRES_AT_MS FENCE`.
-pub(crate) fn parse_grant(text: &str, id: &LockId) -> Result<Grant, LockError> {
-    let parsed = || {
-        let (expires_at_ms, fence) = text.split_once(' ').ok_or_else(unreadable)?;
-        Ok(Grant {
-            lock_id: *id,
-            expires_at_ms: parse_ms(expires_at_ms)?,
-            fence: parse_fence(fence)?,
-        })
-    };
-    // It is held all the same, and must be given back.
-    parsed().map_err(LockError::with_outcome_unknown)
-}
-
-/// `EXPIRES_AT_MS ACQUIRED_AT_MS FENCE LOCK_ID USER_KEY`.
-pub(crate) fn parse_info(text: &str) -> Result<LockInfoDebug, LockError> {
-    let fields: Vec<_> = text.splitn(5, ' ').collect();
-    let [expires_at_ms, acquired_at_ms, fence, lock_id, key] = fields[..] else {
-        return Err(unreadable());
-    };
-    Ok(LockInfoDebug {
-        key: LockKey::new(key).map_err(|_| unreadable())?,
-        lock_id: LockId::parse(lock_id).map_err(|_| unreadable())?,
-        expires_at_ms: parse_ms(expires_at_ms)?,
-        acquired_at_ms: parse_ms(acquired_at_ms)?,
-        fence: parse_fence(fence)?,
-    })
-}
-
-pub(crate) fn parse_ms(text: &str) -> Result<i64, LockError> {
-    text.parse().map_err(|_| unreadable())
-}
-
-fn parse_fence(text: &str) -> Result<Fence, LockError> {
-    text.parse().map_err(|_| unreadable())
-}
-
-/// The error of a row that no SyncGuard wrote.
-pub(crate) fn unreadable() -> LockError {
-    LockError::new(
-        ErrorCode::Internal,
-        "the stored lock is not one that SyncGuard wrote",
-    )
 }
 
 #[cfg(test)]
@@ -194,7 +152,7 @@ mod tests {
     use crate::PostgresOptions;
 
     fn statements(options: PostgresOptions) -> Statements {
-        Statements::new(&options.check().unwrap())
+        Statements::new(&options.check().unwrap().names)
     }
 
     fn all(statements: &Statements) -> [&Statement; 8] {
@@ -211,25 +169,21 @@ mod tests {
     }
 
     #[test]
-    fn statements_are_complete_and_know_their_names() {
+    fn statements_are_complete_and_have_their_names() {
         let statements = statements(PostgresOptions::new());
         for statement in all(&statements) {
             let sql = statement.sql.as_str();
             assert!(!sql.contains(['{', '}']), "{sql}");
             assert!(!sql.contains("--"), "{sql}");
             let name = format!("'{}'", statement.name);
-            assert_eq!(
-                sql.matches(&name).count(),
-                2,
-                "asked for and answered: {sql}"
-            );
+            assert_eq!(sql.matches(&name).count(), 2, "checked and replied: {sql}");
         }
     }
 
     #[test]
     fn no_two_statements_share_a_name_nor_do_those_on_other_tables() {
         let here = statements(PostgresOptions::new());
-        let there = statements(PostgresOptions::new().with_locks_table("others"));
+        let there = statements(PostgresOptions::new().locks_table("others"));
         let names: HashSet<_> = all(&here)
             .into_iter()
             .chain(all(&there))
@@ -239,27 +193,15 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_something_else_is_none() {
+    fn a_reply_to_another_statement_is_none() {
         let statements = statements(PostgresOptions::new());
         let (release, extend) = (&statements.release, &statements.extend);
-        let answer = format!("{} some key released", release.name);
-        let verdict = Verdict::parse(&answer, release, "some key").unwrap();
-        assert_eq!(verdict.parts(), ("released", ""));
-        assert!(Verdict::parse(&answer, release, "some").unwrap().parts().0 != "released");
-        assert!(Verdict::parse(&answer, release, "some other key").is_none());
-        assert!(Verdict::parse(&answer, extend, "some key").is_none());
-        assert!(Verdict::parse("1", release, "some key").is_none());
-    }
-
-    #[test]
-    fn a_key_may_hold_spaces_and_newlines() {
-        let id = "A".repeat(22);
-        let info = parse_info(&format!(
-            "2000 1000 000000000000007 {id} a key\nof two lines"
-        ))
-        .unwrap();
-        assert_eq!(info.key.as_str(), "a key\nof two lines");
-        assert_eq!(info.fence.get(), 7);
-        assert_eq!((info.expires_at_ms, info.acquired_at_ms), (2000, 1000));
+        let text = format!("{} some key released", release.name);
+        let reply = Reply::parse(&text, release, "some key").unwrap();
+        assert_eq!(reply.parts(), ("released", ""));
+        assert!(Reply::parse(&text, release, "some").unwrap().parts().0 != "released");
+        assert!(Reply::parse(&text, release, "some other key").is_none());
+        assert!(Reply::parse(&text, extend, "some key").is_none());
+        assert!(Reply::parse("1", release, "some key").is_none());
     }
 }

@@ -1,4 +1,5 @@
-//! What all tests of this folder share: a server, and tables of one's own in it.
+//! What all tests of this folder share: a server, tables of one's own in it, and calls of the bare
+//! backend.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 pub(crate) mod history;
@@ -10,19 +11,26 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
-use syncguard_core::{LockId, LockKey, Ttl};
-use syncguard_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, DEFAULT_OPERATION_TIMEOUT, ExtendRequest, IsLockedRequest,
+    LockBackend, Lookup, LookupRequest, PurgeRequest, ReleaseRequest,
+};
+use syncguard_core::{
+    ExtendResult, LockError, LockId, LockInfoDebug, LockKey, Locks, ReleaseResult, Ttl,
+};
+use syncguard_postgres::{PostgresBackend, PostgresOptions};
+use tokio::time::Instant;
 
 /// Key, lock id, expiry, time of acquisition, fence, and the key as its user spells it.
 pub(crate) type LockRow = (String, String, i64, i64, String, String);
 
-/// Two tables of one's own, a store on them, and a pool to look at them with.
+/// Two tables of one's own, a backend and `Locks` on them, and a pool to look at them with.
 pub(crate) struct Fixture {
-    pub(crate) store: PostgresStore,
     pub(crate) backend: PostgresBackend,
+    pub(crate) locks: Locks,
     pub(crate) sql: PgPool,
-    pub(crate) locks: String,
-    pub(crate) fences: String,
+    pub(crate) locks_table: String,
+    pub(crate) fences_table: String,
     pub(crate) url: String,
 }
 
@@ -38,7 +46,7 @@ impl Fixture {
 
     pub(crate) async fn at(url: &str, options: PostgresOptions) -> Self {
         let fixture = Self::without_tables(url, options).await;
-        fixture.store.setup_schema().await.unwrap();
+        fixture.backend.setup_schema().await.unwrap();
         fixture
     }
 
@@ -46,36 +54,36 @@ impl Fixture {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let unique = format!("t{}_{number}", std::process::id());
-        let (locks, fences) = (format!("{unique}_locks"), format!("{unique}_fences"));
+        let (locks_table, fences_table) = (format!("{unique}_locks"), format!("{unique}_fences"));
         let options = options
-            .with_locks_table(&locks)
-            .with_fence_counters_table(&fences);
-        let store = PostgresStore::connect_with(url, options).await.unwrap();
+            .locks_table(&locks_table)
+            .fence_counters_table(&fences_table);
+        let backend = PostgresBackend::connect_with(url, options).await.unwrap();
         Self {
-            backend: PostgresBackend::new(store.clone()),
-            store,
+            locks: Locks::new(backend.clone()),
+            backend,
             sql: pool(url, 5).await,
-            locks,
-            fences,
+            locks_table,
+            fences_table,
             url: url.to_owned(),
         }
     }
 
     /// A further client with a pool of its own on the same tables.
-    pub(crate) async fn another(&self, options: PostgresOptions) -> PostgresBackend {
-        PostgresBackend::new(self.another_store(options).await)
+    pub(crate) async fn another(&self, options: PostgresOptions) -> Locks {
+        Locks::new(self.another_backend(options).await)
     }
 
-    pub(crate) async fn another_store(&self, options: PostgresOptions) -> PostgresStore {
-        PostgresStore::connect_with(&self.url, self.named(options))
+    pub(crate) async fn another_backend(&self, options: PostgresOptions) -> PostgresBackend {
+        PostgresBackend::connect_with(&self.url, self.named(options))
             .await
             .unwrap()
     }
 
     pub(crate) fn named(&self, options: PostgresOptions) -> PostgresOptions {
         options
-            .with_locks_table(&self.locks)
-            .with_fence_counters_table(&self.fences)
+            .locks_table(&self.locks_table)
+            .fence_counters_table(&self.fences_table)
     }
 
     /// Runs SQL in which `locks` and `fences` stand in braces for the tables.
@@ -96,8 +104,8 @@ impl Fixture {
     }
 
     pub(crate) fn filled(&self, sql: &str) -> String {
-        sql.replace("{locks}", &format!("\"{}\"", self.locks))
-            .replace("{fences}", &format!("\"{}\"", self.fences))
+        sql.replace("{locks}", &format!("\"{}\"", self.locks_table))
+            .replace("{fences}", &format!("\"{}\"", self.fences_table))
     }
 
     pub(crate) async fn lock_rows(&self) -> Vec<LockRow> {
@@ -136,6 +144,56 @@ impl Fixture {
         self.number("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")
             .await
     }
+}
+
+/// Calls of the bare backend, each with the default deadline: for tests that choose lock ids.
+pub(crate) trait BareCalls {
+    async fn acquire(
+        &self,
+        key: &LockKey,
+        id: &LockId,
+        ttl: Ttl,
+    ) -> Result<AcquireResult, LockError>;
+    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError>;
+    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError>;
+    async fn lookup_raw(&self, by: Lookup<'_>) -> Result<Option<LockInfoDebug>, LockError>;
+    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError>;
+    async fn purge_expired(&self, limit: u32) -> Result<u64, LockError>;
+}
+
+impl BareCalls for PostgresBackend {
+    async fn acquire(
+        &self,
+        key: &LockKey,
+        id: &LockId,
+        ttl: Ttl,
+    ) -> Result<AcquireResult, LockError> {
+        LockBackend::acquire(self, AcquireRequest::new(key, id, ttl, deadline())).await
+    }
+
+    async fn release(&self, id: &LockId) -> Result<ReleaseResult, LockError> {
+        LockBackend::release(self, ReleaseRequest::new(id, deadline())).await
+    }
+
+    async fn extend(&self, id: &LockId, ttl: Ttl) -> Result<ExtendResult, LockError> {
+        LockBackend::extend(self, ExtendRequest::new(id, ttl, deadline())).await
+    }
+
+    async fn lookup_raw(&self, by: Lookup<'_>) -> Result<Option<LockInfoDebug>, LockError> {
+        LockBackend::lookup_raw(self, LookupRequest::new(by, deadline())).await
+    }
+
+    async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
+        LockBackend::is_locked(self, IsLockedRequest::new(key, deadline())).await
+    }
+
+    async fn purge_expired(&self, limit: u32) -> Result<u64, LockError> {
+        LockBackend::purge_expired(self, PurgeRequest::new(limit, deadline())).await
+    }
+}
+
+fn deadline() -> Instant {
+    Instant::now() + DEFAULT_OPERATION_TIMEOUT
 }
 
 pub(crate) async fn pool(url: &str, connections: u32) -> PgPool {

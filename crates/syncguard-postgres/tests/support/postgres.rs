@@ -2,8 +2,11 @@
 
 use sqlx::{AssertSqlSafe, PgPool};
 use syncguard_conformance::Harness;
-use syncguard_core::{ErrorCode, LockError, LockKey, make_fence_key, make_storage_key};
-use syncguard_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
+use syncguard_core::backend::{make_fence_key, make_storage_key};
+use syncguard_core::{ErrorCode, LockError, LockKey};
+use syncguard_postgres::{
+    PostgresBackend, PostgresOptions, STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE,
+};
 
 pub(crate) const LOCKS: &str = "syncguard_conformance_locks";
 pub(crate) const FENCES: &str = "syncguard_conformance_fence_counters";
@@ -32,17 +35,13 @@ impl PostgresHarness {
             url: url.to_owned(),
             direct: direct.to_owned(),
             options: options
-                .with_locks_table(LOCKS)
-                .with_fence_counters_table(FENCES)
+                .locks_table(LOCKS)
+                .fence_counters_table(FENCES)
                 // Cases run side by side, with clients of their own.
-                .with_max_connections(4),
+                .max_connections(4),
         };
-        harness.store().await?.setup_schema().await?;
+        harness.connect().await?.setup_schema().await?;
         Ok(harness)
-    }
-
-    async fn store(&self) -> Result<PostgresStore, LockError> {
-        PostgresStore::connect_with(&self.url, self.options.clone()).await
     }
 }
 
@@ -50,19 +49,21 @@ impl Harness for PostgresHarness {
     type Backend = PostgresBackend;
 
     async fn connect(&self) -> Result<PostgresBackend, LockError> {
-        Ok(PostgresBackend::new(self.store().await?))
+        PostgresBackend::connect_with(&self.url, self.options.clone()).await
     }
 
     async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
         let failed = |error| LockError::new(ErrorCode::Internal, "no counter").with_source(error);
-        let storage_key = make_storage_key("", key.as_str(), 1700, 0)?;
+        let storage_key =
+            make_storage_key("", key.as_str(), STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE)?;
+        let fence_key = make_fence_key("", &storage_key, STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE)?;
         let pool = PgPool::connect(&self.direct).await.map_err(failed)?;
         let upsert = format!(
             "INSERT INTO {FENCES} (fence_key, fence) VALUES ($1, $2)
              ON CONFLICT (fence_key) DO UPDATE SET fence = excluded.fence"
         );
         let written = sqlx::query(AssertSqlSafe(upsert))
-            .bind(make_fence_key("", &storage_key, 1700, 0)?)
+            .bind(fence_key)
             .bind(i64::try_from(counter).unwrap_or(i64::MAX))
             .execute(&pool)
             .await;

@@ -1,0 +1,12 @@
+//! What is sent to the server, on which connection, and how replies are read.
+
+mod connections;
+mod pool;
+mod query;
+mod session;
+mod statement;
+
+pub(crate) use connections::Connections;
+pub(crate) use query::query;
+pub(crate) use session::Session;
+pub(crate) use statement::{Reply, Statement, Statements, Value};

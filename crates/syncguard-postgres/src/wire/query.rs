@@ -1,0 +1,77 @@
+//! [`query`]: sends one statement and reads its reply.
+
+use std::time::Duration;
+
+use sqlx::Row as _;
+use syncguard_core::LockError;
+use tokio::time::{Instant, sleep};
+
+use super::connections::{Connections, until};
+use super::session::{Query, Session};
+use super::statement::{Reply, Statement, Value};
+use crate::error::{Stage, is_conflict, map, wrong_reply};
+
+/// How many times a statement is repeated after a serialization failure or a deadlock.
+const CONFLICT_RETRIES: u32 = 20;
+const LONGEST_CONFLICT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Sends a statement about a subject, which is a key or a lock id.
+pub(crate) async fn query(
+    connections: &Connections,
+    transaction_pooler: bool,
+    statement: &Statement,
+    subject: &str,
+    values: &[Value<'_>],
+    deadline: Instant,
+) -> Result<Reply, LockError> {
+    let stage = if statement.writes {
+        Stage::Writing
+    } else {
+        Stage::Reading
+    };
+    let mut conflicts = 0;
+    let row = loop {
+        let mut session = Session::open(connections, deadline).await?;
+        let query = bound(statement, subject, values);
+        // A retry runs at READ COMMITTED, whatever the database's default is.
+        let result = if transaction_pooler || conflicts > 0 {
+            session.run_in_transaction(query).await
+        } else {
+            session.run(query).await
+        };
+        if result.is_ok() {
+            session.settle();
+        }
+        match result {
+            Err(error)
+                if is_conflict(&error)
+                    && conflicts < CONFLICT_RETRIES
+                    && Instant::now() + pause(conflicts) < until(deadline) =>
+            {
+                drop(session);
+                sleep(pause(conflicts)).await;
+                conflicts += 1;
+            }
+            result => break result,
+        }
+    };
+    let row = row.map_err(|error| map(error, stage))?;
+    let text: Option<String> = row.and_then(|row| row.try_get(0).ok());
+    text.and_then(|text| Reply::parse(&text, statement, subject))
+        .ok_or_else(|| wrong_reply(stage))
+}
+
+fn bound<'q>(statement: &'q Statement, subject: &'q str, values: &[Value<'q>]) -> Query<'q> {
+    let query = sqlx::query(statement.sql.clone())
+        .bind(statement.name.as_str())
+        .bind(subject);
+    values.iter().fold(query, |query, value| match *value {
+        Value::Text(text) => query.bind(text),
+        Value::Number(number) => query.bind(number),
+    })
+}
+
+fn pause(conflicts: u32) -> Duration {
+    let doubled = Duration::from_millis(1).saturating_mul(1 << conflicts.min(10));
+    doubled.min(LONGEST_CONFLICT_PAUSE)
+}
