@@ -92,11 +92,8 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
                     }
                 }
                 Err(error) if is_timeout(&error) && Instant::now() >= deadline => {
-                    let timed_out = self.timed_out("the last attempt had no answer yet");
-                    return Err(match error.outcome_unknown() {
-                        true => timed_out.with_outcome_unknown(),
-                        false => timed_out,
-                    });
+                    let cause = "the last attempt had no answer yet";
+                    return Err(self.timed_out(cause).with_outcome_unknown());
                 }
                 Err(error) => return Err(error.with_wait(self.summary())),
             }
