@@ -65,12 +65,7 @@ struct Run {
     gave_up: f64,
 }
 
-async fn run(
-    locks: &Locks,
-    workers: usize,
-    options: &LockOptions,
-    span: Duration,
-) -> Result<Run> {
+async fn run(locks: &Locks, workers: usize, options: &LockOptions, span: Duration) -> Result<Run> {
     let mut tasks = JoinSet::new();
     let started = Instant::now();
     for _ in 0..workers {

@@ -66,10 +66,7 @@ pub(crate) async fn measure(
 
 /// Pairs per second of 16 tasks on either of two clients, which take turns: what slows the machine
 /// slows both.
-pub(crate) async fn pairs_side_by_side(
-    sides: &[Locks],
-    settings: &Settings,
-) -> Result<[f64; 2]> {
+pub(crate) async fn pairs_side_by_side(sides: &[Locks], settings: &Settings) -> Result<[f64; 2]> {
     let mut samples = [Vec::new(), Vec::new()];
     for _ in 0..settings.repetitions {
         for (locks, samples) in sides.iter().zip(&mut samples) {

@@ -11,7 +11,7 @@ use crate::{Bench, CaseResult, Harness};
 pub struct CaseInfo {
     /// Group and name, such as `acquire::contention_changes_nothing`: also the name of its test.
     pub name: &'static str,
-    /// Ids of the [clauses](syncguard_core::clauses) that it proves.
+    /// Ids of the [clauses](syncguard_core::backend::clauses) that it proves.
     pub clauses: &'static [&'static str],
     /// What it proves, in a line.
     pub summary: &'static str,

@@ -129,7 +129,7 @@ async fn the_page_ends_with_the_counts_and_the_clauses_left_open() {
     let report = run_some::<Unreachable>("release::again_it_is_not_held").await;
     let end = "0 passed, 1 failed, 0 skipped\n\
                clauses not proven:\n  \
-               R2  Where the id holds nothing it answers `NotHeld`, however often it is asked.";
+               R2  If the id holds nothing, it answers `NotHeld`, however often it is called.";
     assert!(report.to_string().ends_with(end), "{report}");
     let report = run_some::<MemoryHarness>("release::again_it_is_not_held").await;
     let end = "\n1 passed, 0 failed, 0 skipped";

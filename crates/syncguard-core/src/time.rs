@@ -6,7 +6,7 @@ pub const TIME_TOLERANCE_MS: i64 = 1_000;
 /// Whether a lease is live at `now_ms`. All three are milliseconds by the store's authority.
 ///
 /// ```
-/// # use syncguard_core::{TIME_TOLERANCE_MS, is_live};
+/// # use syncguard_core::backend::{TIME_TOLERANCE_MS, is_live};
 /// assert!(is_live(10_000, 10_999, TIME_TOLERANCE_MS));
 /// assert!(!is_live(10_000, 11_000, TIME_TOLERANCE_MS));
 /// ```

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, ExtendRequest, FENCE_MAX, FailureReason, Grant,
-    IsLockedRequest, LockBackend as _, Lookup, LookupRequest, ReleaseRequest, TIME_TOLERANCE_MS,
+    AcquireRequest, AcquireResult, ExtendRequest, FENCE_MAX, FailureReason, Grant, IsLockedRequest,
+    LockBackend as _, Lookup, LookupRequest, ReleaseRequest, TIME_TOLERANCE_MS,
 };
 use syncguard_core::{
     ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl,

@@ -48,7 +48,9 @@ pub(crate) fn hold(holding: &Holding) -> Done {
         let store = named(&holding.store)?;
         let locks = connect(store, &holding.address, None).await?;
         let mut told = signal(SignalKind::terminate())?;
-        let guard = locks.try_lock(KEY).ttl(TTL)
+        let guard = locks
+            .try_lock(KEY)
+            .ttl(TTL)
             .await?
             .context("the key is held")?;
         println!("{HOLDING}");

@@ -125,9 +125,7 @@ const POSTGRES: Store = store!(postgres {
         Fault::HalfOpen,
     ],
     start: || Ok(Box::new(PostgresServer::start_with(&[("fsync", "on")])?)),
-    prepare: |address| {
-        Box::pin(async move { postgres(address).await?.setup_schema().await })
-    },
+    prepare: |address| { Box::pin(async move { postgres(address).await?.setup_schema().await }) },
 });
 
 async fn firestore(address: String) -> Result<FirestoreBackend, LockError> {

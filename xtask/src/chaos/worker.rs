@@ -106,11 +106,7 @@ async fn observed(store: &Store, assignment: &Assignment, work: Work) -> Result<
 }
 
 /// Connects to a store, although the faults may have begun.
-pub(super) async fn connect(
-    store: &Store,
-    address: &str,
-    mutant: Option<Mutant>,
-) -> Result<Locks> {
+pub(super) async fn connect(store: &Store, address: &str, mutant: Option<Mutant>) -> Result<Locks> {
     insistently(|| (store.connect)(address.to_owned(), mutant)).await
 }
 

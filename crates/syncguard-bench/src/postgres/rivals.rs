@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, query, query_as, query_scalar};
-use syncguard_core::backend::TIME_TOLERANCE_MS;
 use syncguard_core::LockId;
+use syncguard_core::backend::TIME_TOLERANCE_MS;
 
 use super::alike;
 use crate::drive::{Sample, Stopwatch, Worker, drive};
