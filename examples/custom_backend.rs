@@ -52,7 +52,7 @@ impl LockBackend for ToyBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new::<Fence>("toy", TimeAuthority::Server)
+        Capabilities::new("toy", TimeAuthority::Server)
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {

@@ -130,7 +130,7 @@ impl<B: LockBackend<Fence = Fence>> LockBackend for Broken<B> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(*request.id, request.key.clone());
-        let answer = self.inner.acquire(request).await?;
+        let answer = self.inner.acquire(request.clone()).await?;
         match (self.mutant, answer) {
             (Mutant::StealsKeys, AcquireResult::Locked { .. }) => {
                 let _ = self.free(request.key, request.deadline).await?;
@@ -141,7 +141,7 @@ impl<B: LockBackend<Fence = Fence>> LockBackend for Broken<B> {
                 let grant = Grant::new(grant.lock_id, grant.expires_at_ms, fence);
                 Ok(AcquireResult::Acquired(grant))
             }
-            _ => Ok(answer),
+            (_, answer) => Ok(answer),
         }
     }
 
@@ -149,7 +149,7 @@ impl<B: LockBackend<Fence = Fence>> LockBackend for Broken<B> {
         if self.mutant == Mutant::ForgetsReleases {
             return Ok(ReleaseResult::Released);
         }
-        let answer = self.inner.release(request).await?;
+        let answer = self.inner.release(request.clone()).await?;
         match self.key_of(request.id) {
             Some(key) if self.mutant == Mutant::ReleasesOthers && !answer.is_released() => {
                 self.free(&key, request.deadline).await
@@ -159,7 +159,7 @@ impl<B: LockBackend<Fence = Fence>> LockBackend for Broken<B> {
     }
 
     async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
-        let answer = self.inner.extend(request).await?;
+        let answer = self.inner.extend(request.clone()).await?;
         if self.mutant == Mutant::LosesExtensions {
             let shortest = Ttl::new(Duration::from_millis(1))?;
             let shorten = ExtendRequest::new(request.id, shortest, request.deadline);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use syncguard_core::backend::{Capabilities, clauses};
+use syncguard_core::backend::{Capabilities, FenceToken, clauses};
 
 /// How a case ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -78,11 +78,14 @@ pub struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(backend: Option<Capabilities>, cases: Vec<CaseReport>) -> Self {
+    pub(crate) fn new<F: FenceToken>(
+        backend: Option<Capabilities>,
+        cases: Vec<CaseReport>,
+    ) -> Self {
         let count = |status| cases.iter().filter(|case| case.status == status).count();
         Self {
-            backend: backend.map(|backend| backend.backend),
-            supports_fencing: backend.map(|backend| backend.supports_fencing),
+            backend: backend.as_ref().map(|backend| backend.backend),
+            supports_fencing: backend.as_ref().map(|_| F::SUPPORTED),
             time_authority: backend.map(|backend| backend.time_authority.as_str()),
             suite_version: env!("CARGO_PKG_VERSION"),
             passed: count(Status::Passed),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use syncguard_core::backend::{Capabilities, LockBackend as _};
+use syncguard_core::backend::{Capabilities, LockBackend};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::registry::{Case, registry};
@@ -117,7 +117,7 @@ pub async fn run<H: Harness>(harness: Arc<H>, options: RunOptions) -> Report {
         .await;
     done.sort_by_key(|(index, _)| *index);
     let backend = describe(harness, options.case_timeout).await;
-    Report::new(
+    Report::new::<<H::Backend as LockBackend>::Fence>(
         backend,
         done.into_iter().map(|(_, report)| report).collect(),
     )

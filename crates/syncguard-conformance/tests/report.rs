@@ -202,7 +202,7 @@ impl LockBackend for Unfenced {
     type Fence = NoFence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new::<NoFence>("unfenced", TimeAuthority::Server)
+        Capabilities::new("unfenced", TimeAuthority::Server)
     }
 
     async fn acquire(

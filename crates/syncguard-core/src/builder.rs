@@ -100,7 +100,7 @@ impl<F: FenceToken> LocksBuilder<F> {
     /// Makes the handle. Nothing is sent yet.
     #[must_use]
     pub fn build(self) -> Locks<F> {
-        let store = Store::new(self.backend, self.settings);
+        let store = Store::new(self.backend, self.settings, &self.observers);
         Locks::from_parts(Arc::new(store), self.observers)
     }
 }

@@ -10,8 +10,10 @@ use crate::backend::erased::Answer;
 use crate::backend::{AcquireResult, FenceToken};
 use crate::error::Operation;
 use crate::observe::{Observers, OperationEnd, OperationOutcome};
-use crate::{ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, LockKey, Locks};
-use crate::{ReleaseResult, Ttl};
+use crate::{
+    ErrorCode, ExtendResult, Finding, LockError, LockId, LockInfoDebug, LockKey, Locks,
+    ReleaseResult, Ttl,
+};
 
 /// Farther ahead than any caller waits, for timeouts that the clock cannot count.
 const FAR_AHEAD: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
@@ -30,6 +32,15 @@ impl Limits {
         self.token
             .as_ref()
             .is_some_and(CancellationToken::is_cancelled)
+    }
+
+    /// Fails if nothing may be sent: outside a runtime, or if the token was cancelled before.
+    pub(crate) fn check(&self) -> Result<Handle, LockError> {
+        let runtime = current_runtime()?;
+        match self.is_cancelled() {
+            true => Err(aborted()),
+            false => Ok(runtime),
+        }
     }
 
     /// Resolves when the token is cancelled.
@@ -92,7 +103,10 @@ impl<'a> Subject<'a> {
 impl Operation {
     /// Whether it may change the store, so that cut short its outcome is unknown.
     pub(crate) const fn mutates(self) -> bool {
-        matches!(self, Self::Acquire | Self::Release | Self::Extend)
+        matches!(
+            self,
+            Self::Acquire | Self::Release | Self::Extend | Self::PurgeExpired
+        )
     }
 }
 
@@ -104,9 +118,9 @@ impl<F: FenceToken> Locks<F> {
         limits: &Limits,
         send: impl FnOnce(Instant) -> Answer<'a, T>,
     ) -> Result<T, LockError> {
-        let watch = self.watch(subject);
+        let begun = self.begin(subject);
         let result = self.bounded(subject, limits, send).await;
-        watch.end(&result);
+        begun.end(&result);
         result
     }
 
@@ -124,9 +138,9 @@ impl<F: FenceToken> Locks<F> {
             false => error,
         };
         let sent = async {
-            current_runtime()?;
-            if limits.is_cancelled() {
-                return Err(aborted());
+            limits.check()?;
+            if operation != Operation::Close && self.store().closed.is_cancelled() {
+                return Err(closed());
             }
             let now = Instant::now();
             let deadline = self.deadline(now, limits);
@@ -144,7 +158,7 @@ impl<F: FenceToken> Locks<F> {
         sent.await.map_err(|error| subject.describe(error))
     }
 
-    fn deadline(&self, now: Instant, limits: &Limits) -> Instant {
+    pub(crate) fn deadline(&self, now: Instant, limits: &Limits) -> Instant {
         let own = after(now, self.settings().operation_timeout);
         limits.deadline.map_or(own, |deadline| deadline.min(own))
     }
@@ -160,17 +174,16 @@ impl<F: FenceToken> Locks<F> {
 
     /// The error of a call that was not made. The observers are notified.
     pub(crate) fn refused(&self, subject: Subject<'_>, error: LockError) -> LockError {
-        let watch = self.watch(subject);
-        let error = subject.describe(error);
-        watch.end::<()>(&Err(error.clone()));
-        error
+        self.begin(subject).fail(&error);
+        subject.describe(error)
     }
 
-    pub(crate) fn watch<'a>(&'a self, subject: Subject<'a>) -> Watch<'a> {
+    /// The call begins.
+    pub(crate) fn begin<'a>(&'a self, subject: Subject<'a>) -> Begun<'a> {
         let observers = self.observers();
-        Watch {
+        Begun {
             started: (!observers.is_empty()).then(Instant::now),
-            backend: self.capabilities().backend,
+            backend: self.store().capabilities.backend,
             observers,
             subject,
         }
@@ -179,7 +192,7 @@ impl<F: FenceToken> Locks<F> {
 
 /// A call in flight. Its end is reported to the observers, whatever that is.
 #[derive(Debug)]
-pub(crate) struct Watch<'a> {
+pub(crate) struct Begun<'a> {
     observers: &'a Observers,
     backend: &'static str,
     subject: Subject<'a>,
@@ -187,14 +200,18 @@ pub(crate) struct Watch<'a> {
     started: Option<Instant>,
 }
 
-impl Watch<'_> {
+impl Begun<'_> {
     pub(crate) fn end<T: Outcome>(mut self, result: &Result<T, LockError>) {
-        self.report(|| match result {
-            Ok(answer) => answer.outcome(),
-            Err(error) => OperationOutcome::Failed {
-                code: error.code(),
-                outcome_unknown: error.outcome_unknown(),
-            },
+        match result {
+            Ok(answer) => self.report(|| answer.outcome()),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn fail(mut self, error: &LockError) {
+        self.report(|| OperationOutcome::Failed {
+            code: error.code(),
+            outcome_unknown: error.outcome_unknown(),
         });
     }
 
@@ -222,7 +239,7 @@ impl Watch<'_> {
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for Begun<'_> {
     fn drop(&mut self) {
         let outcome_unknown = self.subject.operation.mutates();
         self.report(|| OperationOutcome::Abandoned { outcome_unknown });
@@ -265,6 +282,8 @@ impl Outcome for ExtendResult {
 
 impl Outcome for () {}
 impl Outcome for bool {}
+impl Outcome for u64 {}
+impl Outcome for Vec<Finding> {}
 impl<F: FenceToken> Outcome for Option<LockInfoDebug<F>> {}
 
 /// The time that lies this far ahead, or as far as the clock can count.
@@ -274,6 +293,10 @@ pub(crate) fn after(now: Instant, timeout: Duration) -> Instant {
 
 pub(crate) fn aborted() -> LockError {
     LockError::new(ErrorCode::Aborted, "cancelled by the caller's token")
+}
+
+fn closed() -> LockError {
+    LockError::new(ErrorCode::ServiceUnavailable, "this `Locks` was closed")
 }
 
 fn timed_out(timeout: Duration) -> LockError {

@@ -9,109 +9,10 @@ use std::time::Duration;
 
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
-use crate::{LockId, LockKey, hash_key};
+mod code;
 
-/// What kind of failure a [`LockError`] is, and so what to do about it.
-///
-/// The first eight are those of the SyncGuard specification, shared with its other
-/// implementations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorCode {
-    /// The store is unreachable, restarting, read-only or failing over. Try again later.
-    ServiceUnavailable,
-    /// Credentials are wrong or a permission is missing. Retrying will not help; fix the set-up.
-    AuthFailed,
-    /// A key, id, duration, option or stored value is not acceptable. Fix the call.
-    InvalidArgument,
-    /// The store is out of memory, connections or quota. Back off.
-    RateLimited,
-    /// No answer within the deadline.
-    NetworkTimeout,
-    /// The key stayed held until a [`lock`](crate::Locks::lock) request ran out of time or retries.
-    AcquisitionTimeout,
-    /// The caller's cancellation token fired.
-    Aborted,
-    /// A condition that should not occur, such as an exhausted fence counter.
-    Internal,
-    /// Auto-extension could not keep the lease: the section no longer held the lock.
-    LockLost,
-}
-
-impl ErrorCode {
-    /// The code's name as the specification spells it, for labels and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ServiceUnavailable => "ServiceUnavailable",
-            Self::AuthFailed => "AuthFailed",
-            Self::InvalidArgument => "InvalidArgument",
-            Self::RateLimited => "RateLimited",
-            Self::NetworkTimeout => "NetworkTimeout",
-            Self::AcquisitionTimeout => "AcquisitionTimeout",
-            Self::Aborted => "Aborted",
-            Self::Internal => "Internal",
-            Self::LockLost => "LockLost",
-        }
-    }
-}
-
-impl fmt::Display for ErrorCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// The operation that an error came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Operation {
-    /// Acquiring a lock: one attempt.
-    Acquire,
-    /// Releasing a lock.
-    Release,
-    /// Replacing a lock's remaining time.
-    Extend,
-    /// Asking whether a key is held.
-    IsLocked,
-    /// Reading a lock's information.
-    Lookup,
-    /// A [`lock`](crate::Locks::lock) request as a whole.
-    Lock,
-    /// Connecting to a store, or creating its tables.
-    Setup,
-    /// Looking at how a store is configured.
-    Preflight,
-    /// Deleting expired locks.
-    PurgeExpired,
-    /// Closing a backend's connections.
-    Close,
-}
-
-impl Operation {
-    /// The operation's name in snake case, for labels and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Acquire => "acquire",
-            Self::Release => "release",
-            Self::Extend => "extend",
-            Self::IsLocked => "is_locked",
-            Self::Lookup => "lookup",
-            Self::Lock => "lock",
-            Self::Setup => "setup",
-            Self::Preflight => "preflight",
-            Self::PurgeExpired => "purge_expired",
-            Self::Close => "close",
-        }
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+pub use self::code::{ErrorCode, Operation};
+use crate::{LockId, LockKey};
 
 /// How a wait for a contended key went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -331,10 +232,10 @@ impl fmt::Debug for LockError {
             out.field("operation", &operation);
         }
         if let Some(key) = &self.0.key {
-            out.field("key_hash", &hash_key(key.as_str()));
+            out.field("key_hash", &key.hash_id());
         }
         if let Some(lock_id) = &self.0.lock_id {
-            out.field("lock_id_hash", &hash_key(lock_id.as_str()));
+            out.field("lock_id_hash", &lock_id.hash_id());
         }
         out.field("outcome_unknown", &self.0.outcome_unknown);
         if let Some(wait) = &self.0.wait {
@@ -360,10 +261,10 @@ impl Serialize for LockError {
         out.serialize_entry("outcomeUnknown", &self.0.outcome_unknown)?;
         out.serialize_entry("retryable", &self.is_retryable())?;
         if let Some(key) = &self.0.key {
-            out.serialize_entry("keyHash", &hash_key(key.as_str()))?;
+            out.serialize_entry("keyHash", &key.hash_id())?;
         }
         if let Some(lock_id) = &self.0.lock_id {
-            out.serialize_entry("lockIdHash", &hash_key(lock_id.as_str()))?;
+            out.serialize_entry("lockIdHash", &lock_id.hash_id())?;
         }
         if let Some(wait) = &self.0.wait {
             out.serialize_entry("attempts", &wait.attempts)?;

@@ -49,6 +49,11 @@ impl AutoExtend {
         self.max_hold = Some(max_hold);
         self
     }
+
+    /// Whether renewing has stopped by itself after this time.
+    pub(crate) fn ended(self, after: Duration) -> bool {
+        self.max_hold.is_some_and(|max_hold| after >= max_hold)
+    }
 }
 
 /// A running renewal.
@@ -71,11 +76,15 @@ impl Renewal {
         }))
     }
 
-    /// Ends it and waits until it is gone, a request in flight included. Such a request can do no harm
-    /// once the lock is released: an extend brings nothing back.
-    pub(crate) async fn stop(mut self) {
+    /// Ends it, a request in flight included. Such a request can do no harm once the lock is released:
+    /// an extend brings nothing back.
+    pub(crate) fn abort(&self) {
         self.0.abort();
-        // Aborted or, had it ended by itself, done: the result says nothing more.
+    }
+
+    /// Resolves once nothing of it is left.
+    pub(crate) async fn ended(mut self) {
+        // Aborted or ended by itself: the result says nothing more.
         drop((&mut self.0).await);
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::{ErrorCode, LockError, LockKey, hash_key};
+use crate::{ErrorCode, LockError, LockKey};
 
 /// Largest fence that is ever granted.
 pub const FENCE_MAX: u64 = 900_000_000_000_000;
@@ -60,7 +60,7 @@ impl Fence {
     pub(crate) fn warn_near_the_end(self, key: &LockKey) {
         if self.0 > FENCE_WARN {
             tracing::warn!(
-                key_hash = %hash_key(key.as_str()),
+                key_hash = %key.hash_id(),
                 fence = %self,
                 "the fence counter of this key is near its end; move to a new key or prefix"
             );

@@ -4,12 +4,13 @@ use std::fmt;
 use std::ops::Deref;
 
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::backend::{AcquireRequest, AcquireResult, FenceToken};
-use crate::call::{Limits, Subject, aborted, after, current_runtime};
+use crate::call::{Limits, Subject, after, current_runtime};
 use crate::error::Operation;
 use crate::extend::Renewal;
+use crate::locks::was_refused;
 use crate::observe::{ReleaseErrorHandler, ReleaseFailure, ReleaseStage};
 use crate::reclaim::Reclaim;
 use crate::{
@@ -32,16 +33,10 @@ pub(crate) async fn attempt<F: FenceToken>(
     };
     let subject = Subject::new(Operation::Acquire).key(key).ttl(ttl);
     // What keeps it from being sent at all.
-    let ready = || {
-        let (runtime, id) = (current_runtime()?, LockId::generate()?);
-        match limits.is_cancelled() {
-            true => Err(aborted()),
-            false => Ok((runtime, id)),
-        }
-    };
+    let ready = || Ok((limits.check()?, LockId::generate()?));
     let (runtime, id) = ready().map_err(|error| locks.refused(subject, error))?;
     let subject = subject.lock_id(&id);
-    let watch = locks.watch(subject);
+    let begun = locks.begin(subject);
     let on_error = options.on_release_error.as_ref();
     let reclaim = Reclaim::of_acquire(locks, runtime, &id, key, ttl, on_error);
     // Read before the request leaves: the lease can only have begun later.
@@ -57,35 +52,35 @@ pub(crate) async fn attempt<F: FenceToken>(
         Ok(AcquireResult::Acquired(_))
             if locks.now().saturating_sub(started) >= ttl.as_duration() =>
         {
-            let message = "the reply came after the lease had expired; the lock is released";
+            let message = "the reply came after the lease had expired; \
+                           the lock is released in the background";
             let error = LockError::new(ErrorCode::NetworkTimeout, message).with_outcome_unknown();
             Err(subject.describe(error))
         }
         result => result,
     };
-    watch.end(&result);
-    // Dropped, an acquire of unknown outcome is released.
-    if let Err(error) = &result
-        && error.outcome_unknown()
-    {
-        return Err(error.clone());
-    }
+    begun.end(&result);
+    let result = match result {
+        // Dropped while it is armed, the reclaim releases the lock.
+        Err(error) if error.outcome_unknown() => return Err(error),
+        result => result,
+    };
     let runtime = reclaim.disarm();
     let grant = match result? {
         AcquireResult::Acquired(grant) => grant,
         AcquireResult::Locked { free_in } => return Ok(Attempt::Locked { free_in }),
     };
-    if let Some(fence) = grant.fence.fence() {
-        fence.warn_near_the_end(key);
-    }
     let guard = LockGuard {
-        lease: Lease::new(locks, key, grant, started, ttl),
+        lease: Lease::new(locks, key, &grant, started, ttl),
         runtime,
         ttl,
         renewal: None,
         on_release_error: options.on_release_error.clone(),
         armed: true,
     };
+    if let Some(fence) = grant.fence.fence() {
+        fence.warn_near_the_end(key);
+    }
     Ok(Attempt::Acquired(match options.auto_extend {
         Some(auto_extend) => guard.auto_extend(auto_extend),
         None => guard,
@@ -113,11 +108,11 @@ pub struct LockGuard<F: FenceToken = Fence> {
 impl<F: FenceToken> LockGuard<F> {
     /// Releases the lock and waits for the store's answer.
     ///
-    /// `NotHeld` says that the lease had expired: what it protected was unprotected for a while.
+    /// `NotHeld` means that the lease had expired: part of the work ran without the lock.
     ///
     /// # Errors
     /// `Aborted`, a failure of the store, or `Internal` outside a Tokio runtime. The background then
-    /// repeats the release.
+    /// repeats the release: also if the token was cancelled before anything was sent.
     ///
     /// # Cancel safety
     /// Safe: dropped at any point, even before it was awaited, the release goes on in the background.
@@ -134,17 +129,29 @@ impl<F: FenceToken> LockGuard<F> {
             let subject = self.lease.subject(Operation::Release);
             self.locks().refused(subject, error)
         })?;
-        if let Some(renewal) = self.renewal.take() {
-            renewal.stop().await;
+        let renewal = self.renewal.take();
+        if let Some(renewal) = &renewal {
+            renewal.abort();
         }
-        // Likewise if it is cancelled; from here on the background repeats what fails.
-        self.armed = limits.is_cancelled();
         self.lease.end();
+        // The release settles itself in the background, unless it is refused.
+        self.armed = false;
+        let started = Instant::now();
         let (key, id) = (self.lease.key(), self.lease.lock_id());
         let on_error = self.on_release_error.as_ref();
-        self.locks()
-            .release_lock(id, Some(key), &limits, on_error)
-            .await
+        let locks = self.locks();
+        let result = locks.release_lock(id, Some(key), &limits, on_error).await;
+        self.armed = result.as_ref().is_err_and(was_refused);
+        if let Some(renewal) = renewal {
+            // Its runtime may stand still.
+            let deadline = self.locks().deadline(started, &limits);
+            tokio::select! {
+                () = renewal.ended() => {}
+                () = limits.cancelled() => {}
+                () = sleep_until(deadline) => {}
+            }
+        }
+        result
     }
 
     /// Renews the lease until the guard is released, dropped or detached.
@@ -209,9 +216,7 @@ impl<F: FenceToken> Drop for LockGuard<F> {
         self.lease.end();
         let (lease, on_error) = (self.lease.clone(), self.on_release_error.take());
         self.locks().spawn(&runtime, async move {
-            if let Some(renewal) = renewal {
-                renewal.stop().await;
-            }
+            drop(renewal);
             dispose(&lease, on_error.as_ref()).await;
         });
     }

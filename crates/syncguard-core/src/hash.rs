@@ -1,9 +1,9 @@
 //! [`hash_key`]: the display hash that stands in for identifiers wherever people look.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use serde::{Serialize, Serializer};
-use unicode_normalization::UnicodeNormalization as _;
+use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
 /// Stands in for a key or a lock id in logs, events and `Debug`: 24 lowercase hex digits.
 ///
@@ -40,17 +40,17 @@ impl Serialize for HashId {
 /// ```
 #[must_use]
 pub fn hash_key(identifier: &str) -> HashId {
-    let mut lanes = Lanes::default();
-    // ASCII is its own NFC, and its bytes are its code units.
-    if identifier.is_ascii() {
-        identifier.bytes().for_each(|unit| lanes.add(unit.into()));
+    if is_nfc(identifier) {
+        hash_normalized(identifier)
     } else {
-        let mut units = [0_u16; 2];
-        for scalar in identifier.nfc() {
-            let units = scalar.encode_utf16(&mut units);
-            units.iter().for_each(|unit| lanes.add(*unit));
-        }
+        hash_normalized(&identifier.nfc().collect::<String>())
     }
+}
+
+/// Hashes an identifier that is in NFC.
+pub(crate) fn hash_normalized(identifier: &str) -> HashId {
+    let mut lanes = Lanes::default();
+    identifier.encode_utf16().for_each(|unit| lanes.add(unit));
     HashId(lanes.0)
 }
 
@@ -67,9 +67,6 @@ impl Lanes {
 }
 
 /// Writes `Name(hash)`: the `Debug` of every type that holds one raw identifier.
-pub(crate) fn debug_hashed(f: &mut fmt::Formatter<'_>, name: &str, raw: &str) -> fmt::Result {
-    f.write_str(name)?;
-    f.write_char('(')?;
-    fmt::Display::fmt(&hash_key(raw), f)?;
-    f.write_char(')')
+pub(crate) fn debug_hashed(f: &mut fmt::Formatter<'_>, name: &str, hash: HashId) -> fmt::Result {
+    write!(f, "{name}({hash})")
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
-use crate::LockError;
-use crate::hash::debug_hashed;
+use crate::hash::{debug_hashed, hash_normalized};
+use crate::{HashId, LockError};
 
 /// Longest key, in UTF-8 bytes of its NFC form.
 pub const MAX_KEY_LENGTH_BYTES: usize = 512;
@@ -66,11 +66,17 @@ impl LockKey {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The [hash](crate::hash_key) that stands in for the key in logs.
+    #[must_use]
+    pub fn hash_id(&self) -> HashId {
+        hash_normalized(&self.0)
+    }
 }
 
 impl fmt::Debug for LockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        debug_hashed(f, "LockKey", &self.0)
+        debug_hashed(f, "LockKey", self.hash_id())
     }
 }
 

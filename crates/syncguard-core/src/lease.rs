@@ -21,8 +21,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Clones share one state. A `Lease` does not keep the lock: the [`LockGuard`](crate::LockGuard) does,
 /// or the request that runs a section.
 ///
-/// It knows of what is done through it and its guard. It learns of a release or extend by the bare id,
-/// here or in another process, with its own next extend.
+/// It knows what is done through it and its guard. It notices a release by the bare id, here or in
+/// another process, at its own next extend.
 pub struct Lease<F: FenceToken = Fence>(Arc<State<F>>);
 
 struct State<F: FenceToken> {
@@ -62,7 +62,7 @@ impl<F: FenceToken> Lease<F> {
     pub(crate) fn new(
         locks: &Locks<F>,
         key: &LockKey,
-        grant: Grant<F>,
+        grant: &Grant<F>,
         started: Duration,
         ttl: Ttl,
     ) -> Self {
@@ -76,12 +76,6 @@ impl<F: FenceToken> Lease<F> {
             changed: Notify::new(),
             extending: tokio::sync::Mutex::new(()),
         }))
-    }
-
-    /// The fence of any backend, [`NoFence`](crate::backend::NoFence) included.
-    #[must_use]
-    pub fn fence_token(&self) -> F {
-        self.0.fence
     }
 
     /// The id by which any process can extend and release this lock.
@@ -126,8 +120,8 @@ impl<F: FenceToken> Lease<F> {
 
     /// Makes the lease last for `ttl` from now, shorter or longer than what remained.
     ///
-    /// Extends of one lease are made one after the other, renewals by
-    /// [auto-extension](crate::AutoExtend) included, which soon lengthen it again.
+    /// Extends of one lease run one at a time, renewals by [auto-extension](crate::AutoExtend)
+    /// included. The next renewal lengthens it again.
     ///
     /// # Errors
     /// `InvalidArgument` for a bad TTL, `Aborted`, or a failure of the store.
@@ -154,9 +148,9 @@ impl<F: FenceToken> Lease<F> {
     ) -> Result<ExtendResult, LockError> {
         let subject = self.subject(Operation::Extend).ttl(ttl);
         // From here on: dropped while it waits for its turn, it was made all the same.
-        let watch = self.locks().watch(subject);
+        let begun = self.locks().begin(subject);
         let result = self.extend_in_turn(ttl, subject, limits).await;
-        watch.end(&result);
+        begun.end(&result);
         result
     }
 

@@ -61,6 +61,7 @@ mod lease;
 mod lock_id;
 mod lock_request;
 mod locks;
+mod maintenance;
 pub mod observe;
 mod options;
 mod preflight;

@@ -5,8 +5,8 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use crate::hash::debug_hashed;
-use crate::{ErrorCode, LockError};
+use crate::hash::{debug_hashed, hash_normalized};
+use crate::{ErrorCode, HashId, LockError};
 
 const ENTROPY_BYTES: usize = 16;
 
@@ -56,17 +56,23 @@ impl LockId {
         }
     }
 
-    /// The id's text. Sensitive: it is the right to release the lock.
+    /// The id's text. Sensitive: it is the permission to release the lock.
     #[must_use]
     pub fn as_str(&self) -> &str {
         // Both constructors leave ASCII only.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
+
+    /// The [hash](crate::hash_key) that stands in for the id in logs.
+    #[must_use]
+    pub fn hash_id(&self) -> HashId {
+        hash_normalized(self.as_str())
+    }
 }
 
 impl fmt::Debug for LockId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        debug_hashed(f, "LockId", self.as_str())
+        debug_hashed(f, "LockId", self.hash_id())
     }
 }
 

@@ -95,8 +95,8 @@ impl<F: FenceToken> LockRequest<F> {
 
     /// Runs `section` under the lock, then releases it.
     ///
-    /// What the section returns, an error of its own included, is in the [`Receipt`], whatever becomes
-    /// of the release. The release does not heed the token.
+    /// What the section returns, an error of its own included, is in the [`Receipt`], whatever the
+    /// result of the release. The token does not cancel the release.
     ///
     /// What the lock protects has to be complete when the section returns: commit a transaction inside
     /// it, not after it.
@@ -120,7 +120,7 @@ impl<F: FenceToken> LockRequest<F> {
             options,
         } = self.0;
         let guard = wait(&locks, key, &options).await?;
-        section::run(guard, options.auto_extend.is_some(), section).await
+        section::run(guard, options.auto_extend, section).await
     }
 
     /// See [`LockOptions::timeout`]. Default: 5 s.
@@ -154,7 +154,7 @@ impl<F: FenceToken> TryLockRequest<F> {
         Self(Parts::new(locks, key))
     }
 
-    /// Makes the attempt and tells, if someone else holds the key, for how long.
+    /// Makes the attempt. If someone else holds the key, the result says for how long at most.
     ///
     /// ```
     /// # use syncguard_core::{Attempt, LockError, Locks};
@@ -199,7 +199,7 @@ impl<F: FenceToken> TryLockRequest<F> {
     where
         S: AsyncFnOnce(Lease<F>) -> T,
     {
-        let auto_extend = self.0.options.auto_extend.is_some();
+        let auto_extend = self.0.options.auto_extend;
         match self.attempt().await? {
             Attempt::Acquired(guard) => section::run(guard, auto_extend, section).await.map(Some),
             Attempt::Locked { .. } => Ok(None),
@@ -237,7 +237,7 @@ macro_rules! setters_of {
                 self.with(|options| options.cancel_on(token))
             }
 
-            /// Replaces all choices by those of a value.
+            /// Replaces all choices made before, the token included, by those of a value.
             pub fn options(self, options: &LockOptions) -> Self {
                 self.with(|_| options.clone())
             }

@@ -6,32 +6,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backend::erased::ErasedBackend;
 use crate::backend::{
-    Capabilities, CloseRequest, ExtendRequest, FenceToken, IsLockedRequest, LockBackend, Lookup,
-    LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter,
+    Capabilities, ExtendRequest, FenceToken, IsLockedRequest, LockBackend, Lookup, LookupRequest,
+    ReleaseRequest, Reporter,
 };
 use crate::builder::{LocksBuilder, Settings};
-use crate::call::{Limits, Subject, aborted, current_runtime};
+use crate::call::{Limits, Subject, current_runtime};
 use crate::error::Operation;
-use crate::observe::{Listeners, Observer, Observers, ReleaseErrorHandler, ReleaseFailure};
+use crate::observe::{
+    Listeners, Observer, Observers, ReleaseErrorHandler, ReleaseFailure, ReleaseStage,
+};
 use crate::reclaim::Reclaim;
 use crate::{
-    ErrorCode, ExtendResult, Fence, Finding, LockError, LockId, LockInfo, LockInfoDebug, LockKey,
+    ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfo, LockInfoDebug, LockKey,
     LockRequest, ReleaseResult, Request, TryLockRequest, Ttl,
 };
 
-/// How many expired locks one call to the store deletes.
-const PURGE_LIMIT: u32 = 500;
-
 /// Distributed locks on one store. Clones are cheap and share everything.
 ///
-/// A `Locks` keeps the promises of this crate around a [`LockBackend`]: every operation has a
-/// deadline, whatever an abandoned acquire may have taken is released in the background, and
-/// errors carry their context. No backend type is part of its signature, so an application can
-/// choose its store at run time.
+/// A `Locks` adds to a [`LockBackend`] what every store needs: each operation has a deadline, the
+/// background releases what an abandoned acquire may have acquired, and errors have their context. No
+/// backend type is part of its signature, so an application can choose its store at run time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -63,16 +62,25 @@ struct Shared<F: FenceToken> {
 /// What all handles on one store share.
 pub(crate) struct Store<F: FenceToken> {
     backend: Box<dyn ErasedBackend<F>>,
-    capabilities: Capabilities,
+    pub(crate) capabilities: Capabilities,
     settings: Settings,
-    background: TaskTracker,
+    pub(crate) background: TaskTracker,
+    /// Cancelled by `close`.
+    pub(crate) closed: CancellationToken,
     listeners: Arc<Listeners>,
 }
 
 impl<F: FenceToken> Store<F> {
-    pub(crate) fn new(backend: Box<dyn ErasedBackend<F>>, settings: Settings) -> Self {
+    pub(crate) fn new(
+        backend: Box<dyn ErasedBackend<F>>,
+        settings: Settings,
+        observers: &Observers,
+    ) -> Self {
         let capabilities = backend.capabilities();
         let listeners = Arc::<Listeners>::default();
+        for observer in observers.iter() {
+            listeners.add(observer);
+        }
         backend.attach(Reporter::new(capabilities.backend, &listeners));
         let background = TaskTracker::new();
         // A closed tracker still takes tasks; only a closed one can be waited for.
@@ -82,6 +90,7 @@ impl<F: FenceToken> Store<F> {
             capabilities,
             settings,
             background,
+            closed: CancellationToken::new(),
             listeners,
         }
     }
@@ -99,9 +108,6 @@ impl<F: FenceToken> Locks<F> {
     }
 
     pub(crate) fn from_parts(store: Arc<Store<F>>, observers: Observers) -> Self {
-        for observer in observers.iter() {
-            store.listeners.add(observer);
-        }
         Self(Arc::new(Shared { store, observers }))
     }
 
@@ -149,8 +155,8 @@ impl<F: FenceToken> Locks<F> {
 
     /// Acquires `key` if it is free, in one attempt. It never waits for the holder.
     ///
-    /// Await the request for an `Option<LockGuard>`, [`attempt`](TryLockRequest::attempt) it to learn
-    /// for how long the key stays held, or [`run`](TryLockRequest::run) a section if it is free.
+    /// Await the request for an `Option<LockGuard>`. [`attempt`](TryLockRequest::attempt) also returns
+    /// for how long the key stays held. [`run`](TryLockRequest::run) runs a section if the key is free.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -174,14 +180,14 @@ impl<F: FenceToken> Locks<F> {
 
     /// Releases the lock that an id holds, from any process.
     ///
-    /// It is idempotent: again, it answers `NotHeld`, and it never touches a successor's lock.
+    /// It is idempotent: a second call answers `NotHeld`. It never touches a successor's lock.
     ///
     /// # Errors
     /// `InvalidArgument` for a malformed id, `Aborted`, or a failure of the store. The background then
     /// repeats the release.
     ///
     /// # Cancel safety
-    /// Safe: once begun, a dropped release goes on in the background.
+    /// Safe: once begun, a dropped release continues in the background.
     pub fn release<I>(&self, id: I) -> Request<ReleaseResult>
     where
         I: TryInto<LockId>,
@@ -196,8 +202,8 @@ impl<F: FenceToken> Locks<F> {
 
     /// Makes the lock that an id holds last for `ttl` from now, from any process.
     ///
-    /// It replaces the remaining time and may shorten it. It is idempotent, but for the time that it
-    /// counts from.
+    /// It replaces the remaining time and may shorten it. Calling it again is harmless; the TTL then
+    /// counts from the later call.
     ///
     /// # Errors
     /// `InvalidArgument` for a malformed id or a bad TTL, `Aborted`, or a failure of the store.
@@ -332,9 +338,9 @@ impl<F: FenceToken> Locks<F> {
 
     /// Whether an id holds a live lock right now.
     ///
-    /// For diagnostics and user interfaces. Never `if owns { write }`: the answer can be out of date
+    /// For diagnostics and user interfaces. Do not guard a write by it: the answer can be out of date
     /// when it arrives. Release and extend verify the owner themselves, and a resource that checks
-    /// fences needs no such question.
+    /// fences needs no such call.
     ///
     /// # Errors
     /// As [`get_by_id`](Self::get_by_id).
@@ -367,136 +373,6 @@ impl<F: FenceToken> Locks<F> {
         })
     }
 
-    /// Waits until all background releases have ended: those of dropped guards and of operations that
-    /// were abandoned or whose outcome is unknown. Call it before the process or its runtime ends.
-    ///
-    /// It covers this handle, its clones, and handles that [`observed_by`](Self::observed_by) made of
-    /// them; never a `Locks` that was built separately.
-    ///
-    /// # Errors
-    /// `NetworkTimeout` if some were still pending after `timeout`; they go on. `Aborted`. `Internal`
-    /// outside a Tokio runtime.
-    ///
-    /// # Cancel safety
-    /// Dropping the request stops the waiting, not the releases.
-    pub fn drain(&self, timeout: Duration) -> Request<()> {
-        let locks = self.clone();
-        Request::new(move |limits: Limits| async move {
-            current_runtime()?;
-            if limits.is_cancelled() {
-                return Err(aborted());
-            }
-            let drained = tokio::time::timeout(timeout, locks.0.store.background.wait());
-            tokio::select! {
-                biased;
-                () = limits.cancelled(), if limits.token.is_some() => Err(aborted()),
-                drained = drained => drained.map_err(|_| {
-                    let pending = locks.pending();
-                    let message = format!(
-                        "{pending} background releases still pending after {timeout:.1?}; locks that \
-                         are never released expire with their TTL"
-                    );
-                    LockError::new(ErrorCode::NetworkTimeout, message)
-                }),
-            }
-        })
-    }
-
-    /// How many background releases are pending.
-    #[must_use]
-    pub fn pending(&self) -> usize {
-        self.0.store.background.len()
-    }
-
-    /// What the backend is and can do.
-    #[must_use]
-    pub fn capabilities(&self) -> Capabilities {
-        self.0.store.capabilities
-    }
-
-    /// Looks at how the store is configured. The gravest findings come first; without any, or with
-    /// none above [`Severity::Info`](crate::Severity::Info), the store is in order.
-    ///
-    /// Ask once when a program starts, not at every operation: it takes a few round trips. It changes
-    /// no lock, no fence and no setting of the store.
-    ///
-    /// ```
-    /// # use syncguard_core::{LockError, Locks, Severity};
-    /// # use syncguard_memory::MemoryBackend;
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), LockError> {
-    /// # let locks = Locks::new(MemoryBackend::default());
-    /// for finding in locks.preflight().await? {
-    ///     println!("{finding}");
-    ///     assert!(finding.severity() < Severity::Error);
-    /// }
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// `Aborted`, or a failure of the store: what keeps every operation from working, such as a server
-    /// that cannot be reached or a wrong password.
-    ///
-    /// # Cancel safety
-    /// Safe: it changes nothing.
-    pub fn preflight(&self) -> Request<Vec<Finding>> {
-        let locks = self.clone();
-        Request::new(move |limits| async move {
-            let subject = Subject::new(Operation::Preflight);
-            let send = |deadline| locks.backend().preflight(PreflightRequest::new(deadline));
-            let mut findings = locks.bounded(subject, &limits, send).await?;
-            findings.sort_by_key(|finding: &Finding| std::cmp::Reverse(finding.severity()));
-            Ok(findings)
-        })
-    }
-
-    /// Deletes locks that expired, and returns how many. It never deletes a fence counter.
-    ///
-    /// Expired locks do no harm but take room where the store does not forget them itself: see the
-    /// backend's documentation. It works in steps, each bounded by the operation timeout.
-    ///
-    /// # Errors
-    /// `Aborted`, or a failure of the store. What was deleted until then stays deleted.
-    ///
-    /// # Cancel safety
-    /// Safe: it stops between two steps, or in one.
-    pub fn purge_expired(&self) -> Request<u64> {
-        let locks = self.clone();
-        Request::new(move |limits| async move {
-            let subject = Subject::new(Operation::PurgeExpired);
-            let mut purged = 0_u64;
-            loop {
-                let send = |deadline| {
-                    let request = PurgeRequest::new(PURGE_LIMIT, deadline);
-                    locks.backend().purge_expired(request)
-                };
-                let step = locks.bounded(subject, &limits, send).await?;
-                purged = purged.saturating_add(step);
-                if step < PURGE_LIMIT.into() {
-                    return Ok(purged);
-                }
-            }
-        })
-    }
-
-    /// Closes the connections that the backend itself opened. Operations of all clones then fail with
-    /// `ServiceUnavailable`. [Drain](Self::drain) first.
-    ///
-    /// A client or pool that the application passed to the backend stays open.
-    ///
-    /// # Errors
-    /// `Aborted`, or a failure to close in an orderly way within the operation timeout.
-    ///
-    /// # Cancel safety
-    /// Safe; connections then close with the last clone at the latest.
-    pub fn close(&self) -> Request<()> {
-        let locks = self.clone();
-        Request::new(move |limits| async move {
-            let subject = Subject::new(Operation::Close);
-            let send = |deadline| locks.backend().close(CloseRequest::new(deadline));
-            locks.bounded(subject, &limits, send).await
-        })
-    }
-
     /// Releases a lock. If that fails or is dropped half-way, the background repeats it.
     pub(crate) async fn release_lock(
         &self,
@@ -506,22 +382,23 @@ impl<F: FenceToken> Locks<F> {
         on_error: Option<&ReleaseErrorHandler>,
     ) -> Result<ReleaseResult, LockError> {
         let subject = Subject::new(Operation::Release).key(key).lock_id(id);
-        if limits.is_cancelled() {
-            return Err(self.refused(subject, aborted()));
-        }
         let runtime = current_runtime().map_err(|error| self.refused(subject, error))?;
-        let watch = self.watch(subject);
+        let begun = self.begin(subject);
         let reclaim = Reclaim::of_release(self, runtime, id, key, on_error);
         let result = self
             .bounded(subject, limits, |deadline| {
                 self.backend().release(ReleaseRequest::new(id, deadline))
             })
             .await;
-        if result.is_ok() {
+        if result.as_ref().map_or_else(was_refused, |_| true) {
             reclaim.disarm();
         }
-        watch.end(&result);
+        begun.end(&result);
         result
+    }
+
+    pub(crate) fn store(&self) -> &Store<F> {
+        &self.0.store
     }
 
     pub(crate) fn backend(&self) -> &dyn ErasedBackend<F> {
@@ -554,10 +431,19 @@ impl<F: FenceToken> Locks<F> {
                 code = %failure.error().code(),
                 outcome_unknown = failure.error().outcome_unknown(),
                 stage = %failure.stage(),
-                "failed to release lock; unless a retry succeeds, it expires with its TTL"
+                "failed to release lock; {}",
+                match failure.stage() {
+                    ReleaseStage::Background => "no further retry; it expires with its TTL",
+                    _ => "the background retries; if that fails, it expires with its TTL",
+                }
             ),
         }
     }
+}
+
+/// Whether an operation was refused before anything was sent, so that nothing has to be settled.
+pub(crate) fn was_refused(error: &LockError) -> bool {
+    error.code() == ErrorCode::Aborted && !error.outcome_unknown()
 }
 
 /// What to look up.

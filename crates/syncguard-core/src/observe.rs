@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use crate::backend::FailureReason;
-use crate::{ErrorCode, HashId, LockError, LockId, LockKey, Ttl, hash_key};
+use crate::{ErrorCode, HashId, LockError, LockId, LockKey, Ttl};
 
 pub use crate::error::{Operation, WaitSummary};
 
@@ -82,7 +82,7 @@ pub trait Observer: Send + Sync + 'static {
 }
 
 /// An operation that ended.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct OperationEnd<'a> {
     /// The backend's name.
@@ -126,7 +126,7 @@ pub enum OperationOutcome {
 }
 
 /// A wait that began.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WaitStart<'a> {
     /// The backend's name.
@@ -136,7 +136,7 @@ pub struct WaitStart<'a> {
 }
 
 /// A wait that ended.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WaitEnd<'a> {
     /// The backend's name.
@@ -163,7 +163,7 @@ pub enum WaitOutcome {
 }
 
 /// A background release that ended.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ReclaimEnd<'a> {
     /// The backend's name.
@@ -202,7 +202,7 @@ impl ReclaimResult {
 }
 
 /// A comparison of two clocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClockSkew {
     /// The backend's name.
@@ -272,13 +272,13 @@ impl ReleaseFailure {
     /// Display hash of the key, where it is known: not after a release by the bare lock id.
     #[must_use]
     pub fn key_hash(&self) -> Option<HashId> {
-        self.error.key().map(|key| hash_key(key.as_str()))
+        self.error.key().map(LockKey::hash_id)
     }
 
     /// Display hash of the lock id.
     #[must_use]
     pub fn lock_id_hash(&self) -> Option<HashId> {
-        self.error.lock_id().map(|id| hash_key(id.as_str()))
+        self.error.lock_id().map(LockId::hash_id)
     }
 }
 

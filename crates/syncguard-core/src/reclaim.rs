@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout};
 
 use crate::backend::{FenceToken, ReleaseRequest};
 use crate::call::{Limits, Subject};
@@ -132,7 +132,7 @@ impl<F: FenceToken> Job<F> {
     async fn run(self) {
         let result = self.settle().await;
         let end = ReclaimEnd {
-            backend: self.locks.capabilities().backend,
+            backend: self.locks.store().capabilities.backend,
             after: self.after,
             lock_id: &self.id,
             result,
@@ -159,7 +159,10 @@ impl<F: FenceToken> Job<F> {
                 Err(error) => Some(error),
             };
             let spent = started.elapsed();
-            let hopeless = |error: &LockError| !error.is_retryable() && !error.outcome_unknown();
+            let closed = &self.locks.store().closed;
+            let hopeless = |error: &LockError| {
+                closed.is_cancelled() || (!error.is_retryable() && !error.outcome_unknown())
+            };
             if spent >= self.persistence || failure.as_ref().is_some_and(hopeless) {
                 let Some(error) = failure else {
                     return ReclaimResult::NotHeld;
@@ -169,7 +172,9 @@ impl<F: FenceToken> Job<F> {
                 return ReclaimResult::GivenUp;
             }
             let pause = Backoff::Exponential.delay(Jitter::Equal, FIRST_DELAY, attempt);
-            sleep(pause.min(LONGEST_DELAY.max(spent / DELAYS_PER_TIME_AWAY))).await;
+            let pause = pause.min(LONGEST_DELAY.max(spent / DELAYS_PER_TIME_AWAY));
+            // Once closed, the next attempt fails.
+            drop(timeout(pause, closed.cancelled()).await);
             attempt += 1;
         }
     }

@@ -37,7 +37,7 @@ impl<T> Request<T> {
         S: FnOnce(Limits) -> O + Send + 'static,
         O: Future<Output = Result<T, LockError>> + Send + 'static,
     {
-        Self(Box::pin(Operation {
+        Self(Box::pin(Deferred {
             limits: Limits::default(),
             start: Some(start),
             running: None,
@@ -74,7 +74,7 @@ trait Pending<T>: Future<Output = Result<T, LockError>> + Send {
 }
 
 pin_project! {
-    struct Operation<S, O> {
+    struct Deferred<S, O> {
         limits: Limits,
         // Until the first poll.
         start: Option<S>,
@@ -83,7 +83,7 @@ pin_project! {
     }
 }
 
-impl<S, O, T> Pending<T> for Operation<S, O>
+impl<S, O, T> Pending<T> for Deferred<S, O>
 where
     S: FnOnce(Limits) -> O + Send,
     O: Future<Output = Result<T, LockError>> + Send,
@@ -93,7 +93,7 @@ where
     }
 }
 
-impl<S, O, T> Future for Operation<S, O>
+impl<S, O, T> Future for Deferred<S, O>
 where
     S: FnOnce(Limits) -> O,
     O: Future<Output = Result<T, LockError>>,

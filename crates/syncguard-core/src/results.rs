@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::ser::{SerializeStruct as _, Serializer};
 
 use crate::backend::FenceToken;
-use crate::{Fence, HashId, LockId, LockKey, hash_key};
+use crate::{Fence, HashId, LockId, LockKey};
 
 /// Why a release or extend found nothing, where the store knew at no cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -128,7 +128,7 @@ impl Serialize for ExtendResult {
 ///
 /// It serializes as the specification has it, in camelCase; without `fence` where the backend has
 /// none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct LockInfo<F: FenceToken = Fence> {
@@ -182,8 +182,8 @@ impl<F: FenceToken> LockInfoDebug<F> {
         fence: F,
     ) -> Self {
         Self {
-            key_hash: hash_key(key.as_str()),
-            lock_id_hash: hash_key(lock_id.as_str()),
+            key_hash: key.hash_id(),
+            lock_id_hash: lock_id.hash_id(),
             key,
             lock_id,
             expires_at_ms,

@@ -1,14 +1,16 @@
 //! [`Receipt`] and how a section is run under a lock.
 
+use tokio::time::Instant;
+
 use crate::backend::FenceToken;
 use crate::call::Limits;
 use crate::error::Operation;
 use crate::observe::{ReleaseFailure, ReleaseStage};
-use crate::{ErrorCode, Lease, LockError, LockGuard, ReleaseResult, hash_key};
+use crate::{AutoExtend, ErrorCode, Lease, LockError, LockGuard, ReleaseResult};
 
-/// What came of a section that ran under a lock.
+/// The result of a section that ran under a lock: what it returned, errors of its own included.
 #[derive(Debug, Clone)]
-#[must_use]
+#[must_use = "it holds what the section returned: a value, or an error of its own"]
 pub struct Receipt<T> {
     value: T,
     ending: Ending,
@@ -34,7 +36,7 @@ impl<T> Receipt<T> {
         self.value
     }
 
-    /// Whether the lock was gone when the section ended: it ran unprotected for a while.
+    /// Whether the lock was gone when the section ended: part of it ran without the lock.
     ///
     /// Choose a longer TTL, and have the resource check fences.
     #[must_use]
@@ -42,7 +44,7 @@ impl<T> Receipt<T> {
         matches!(self.ending, Ending::Overran)
     }
 
-    /// Why the release at the end of the section failed. It goes on in the background.
+    /// Why the release at the end of the section failed. The background repeats it.
     #[must_use]
     pub fn release_error(&self) -> Option<&LockError> {
         match &self.ending {
@@ -55,7 +57,7 @@ impl<T> Receipt<T> {
 /// Runs a section under a lock, then releases the lock.
 pub(crate) async fn run<F, S, T>(
     guard: LockGuard<F>,
-    auto_extend: bool,
+    auto_extend: Option<AutoExtend>,
     section: S,
 ) -> Result<Receipt<T>, LockError>
 where
@@ -69,7 +71,7 @@ where
         Ok(ReleaseResult::Released) => Ending::Released,
         Ok(ReleaseResult::NotHeld { .. }) => {
             tracing::warn!(
-                key_hash = %hash_key(key.as_str()),
+                key_hash = %key.hash_id(),
                 "lock expired or was released before its section ended; choose a longer TTL or \
                  auto-extension"
             );
@@ -87,7 +89,7 @@ where
 /// Runs the section, and drops it if a lease that is renewed is lost.
 async fn hold<F, S, T>(
     guard: LockGuard<F>,
-    auto_extend: bool,
+    auto_extend: Option<AutoExtend>,
     section: S,
 ) -> Result<(LockGuard<F>, T), LockError>
 where
@@ -95,10 +97,11 @@ where
     S: AsyncFnOnce(Lease<F>) -> T,
 {
     let lease = guard.lease();
-    if !auto_extend {
+    let Some(auto_extend) = auto_extend else {
         let value = section(lease).await;
         return Ok((guard, value));
-    }
+    };
+    let started = Instant::now();
     let value = tokio::select! {
         biased;
         value = section(lease) => Some(value),
@@ -107,7 +110,10 @@ where
     match value {
         Some(value) => Ok((guard, value)),
         None => {
-            let message = "the lease could not be renewed; the section was dropped unfinished";
+            let message = match auto_extend.ended(started.elapsed()) {
+                true => "the section ran longer than `max_hold`; it was dropped unfinished",
+                false => "the lease could not be renewed; the section was dropped unfinished",
+            };
             let error = LockError::new(ErrorCode::LockLost, message)
                 .with_operation(Operation::Lock)
                 .with_key(guard.key())

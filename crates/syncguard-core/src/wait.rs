@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::backend::FenceToken;
-use crate::call::{Limits, Subject, aborted, after, current_runtime};
+use crate::call::{Limits, Subject, aborted, after};
 use crate::error::{Operation, WaitSummary};
 use crate::guard::attempt;
 use crate::observe::{WaitEnd, WaitOutcome, WaitStart};
@@ -32,14 +32,7 @@ pub(crate) async fn wait<F: FenceToken>(
     let subject = Subject::new(Operation::Acquire);
     let key = key.map_err(|error| refused(subject, error))?;
     let subject = subject.key(&key);
-    let ready = || {
-        let ttl = options.ttl.clone()?;
-        current_runtime()?;
-        match limits.is_cancelled() {
-            true => Err(aborted()),
-            false => Ok(ttl),
-        }
-    };
+    let ready = || limits.check().and_then(|_| options.ttl.clone());
     let ttl = ready().map_err(|error| refused(subject, error))?;
     let mut waiting = Waiting::start(locks, &key);
     let result = waiting.contend(ttl, options, &limits).await;
@@ -59,7 +52,7 @@ struct Waiting<'a, F: FenceToken> {
 impl<'a, F: FenceToken> Waiting<'a, F> {
     fn start(locks: &'a Locks<F>, key: &'a LockKey) -> Self {
         let start = WaitStart {
-            backend: locks.capabilities().backend,
+            backend: locks.store().capabilities.backend,
             key,
         };
         locks
@@ -92,13 +85,12 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
                     }
                 }
                 Err(error) if is_timeout(&error) && Instant::now() >= deadline => {
-                    let cause = "the last attempt had no answer yet";
-                    return Err(self.timed_out(cause).with_outcome_unknown());
+                    return Err(self.unanswered(error));
                 }
                 Err(error) => return Err(error.with_wait(self.summary())),
             }
             if retries >= options.max_retries {
-                return Err(self.timed_out("the key stayed held through all retries"));
+                return Err(self.timed_out("the key was still held after the last retry"));
             }
             let mut pause = options
                 .backoff
@@ -141,6 +133,18 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             .with_wait(summary)
     }
 
+    /// The timeout came during an attempt. What is known of that attempt holds for the wait.
+    fn unanswered(&self, attempt: LockError) -> LockError {
+        let mut error = self.timed_out("the last attempt had no answer");
+        if attempt.outcome_unknown() {
+            error = error.with_outcome_unknown();
+        }
+        if let Some(id) = attempt.lock_id() {
+            error = error.with_lock_id(id);
+        }
+        error.with_source(attempt)
+    }
+
     fn end(mut self, result: &Result<LockGuard<F>, LockError>) {
         self.outcome = match result {
             Ok(_) => WaitOutcome::Granted,
@@ -156,7 +160,7 @@ impl<F: FenceToken> Drop for Waiting<'_, F> {
             return;
         }
         let end = WaitEnd {
-            backend: self.locks.capabilities().backend,
+            backend: self.locks.store().capabilities.backend,
             key: self.key,
             summary: self.summary(),
             outcome: self.outcome,

@@ -357,3 +357,28 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
         .build();
     runtime.unwrap().block_on(work)
 }
+
+/// The holder's runtime is no longer driven, so that its renewal neither runs nor ends.
+#[test]
+fn a_release_does_not_wait_for_a_runtime_that_stands_still() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+    };
+    let (standing, other) = (runtime().unwrap(), runtime().unwrap());
+    let faulty = FaultyBackend::default();
+    let timeout = Duration::from_millis(200);
+    let locks = faulty.builder().operation_timeout(timeout).build();
+    let held = async {
+        let guard = locks.lock("k").options(&options()).await.unwrap();
+        tokio::task::yield_now().await;
+        guard
+    };
+    let guard = standing.block_on(held);
+    other.block_on(async {
+        let release = tokio::time::timeout(timeout * 50, guard.release());
+        assert!(release.await.unwrap().unwrap().is_released());
+        assert!(!locks.is_locked("k").await.unwrap());
+    });
+}

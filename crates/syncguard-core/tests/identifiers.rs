@@ -90,7 +90,7 @@ async fn raw_identifiers_are_shown_nowhere() {
     ));
     let grant = Grant::new(id, 1, guard.fence());
     shown.see((
-        grant,
+        grant.clone(),
         AcquireResult::Acquired(grant),
         AcquireResult::<Fence>::locked(),
     ));

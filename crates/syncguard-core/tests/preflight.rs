@@ -48,7 +48,7 @@ async fn a_store_that_hangs_is_given_up_at_the_operation_timeout() {
     for (error, operation) in errors.iter().zip([preflight, purge, close]) {
         assert_eq!(error.code(), ErrorCode::NetworkTimeout);
         assert_eq!(error.operation(), Some(operation));
-        assert!(!error.outcome_unknown(), "no lock depends on it");
+        assert_eq!(error.outcome_unknown(), operation == purge);
     }
 
     let token = CancellationToken::new();
@@ -68,4 +68,31 @@ async fn memory_says_that_it_keeps_tasks_apart_and_no_processes() {
     let findings = locks.preflight().await.unwrap();
     let seen: Vec<_> = findings.iter().map(|f| (f.severity(), f.code())).collect();
     assert_eq!(seen, [(Severity::Info, "memory-one-process")]);
+}
+
+#[tokio::test]
+async fn after_close_operations_fail_and_the_background_gives_up() {
+    let faulty = FaultyBackend::default();
+    let locks = faulty.locks();
+    let held = locks.lock("held").await.unwrap();
+    let refused = std::iter::repeat_n(Fault::Refuse(ErrorCode::ServiceUnavailable), 1_000);
+    faulty.plan(Operation::Release, refused);
+    drop(locks.lock("dropped").await.unwrap());
+    let elsewhere = Locks::builder(faulty.clone()).build();
+
+    locks.close().await.unwrap();
+    locks.close().await.unwrap();
+    let errors = [
+        locks.lock("k").await.unwrap_err(),
+        locks.is_locked("k").await.unwrap_err(),
+        held.extend(HANGS).await.unwrap_err(),
+        held.release().await.unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
+        assert!(!error.outcome_unknown() && error.to_string().contains("closed"));
+    }
+    locks.drain(Duration::from_secs(20)).await.unwrap();
+    assert!(elsewhere.is_locked("dropped").await.unwrap());
+    assert!(elsewhere.try_lock("k").await.unwrap().is_some());
 }

@@ -193,18 +193,19 @@ impl<B: LockBackend> LockBackend for Watched<B> {
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
         let mut held = self.releases_held.subscribe();
+        let id = request.id;
         let call = Box::pin(async {
             // It fails only without its sender, which `self` has.
             let _ = held.wait_for(|held| !held).await;
             self.backend.release(request).await
         });
         let is_applied = ReleaseResult::is_released;
-        self.noted(Operation::Release, request.id, call, is_applied)
-            .await
+        self.noted(Operation::Release, id, call, is_applied).await
     }
 
     async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
         let fault = lock(&self.notes).on_extend;
+        let id = request.id;
         let call = Box::pin(async {
             match fault {
                 ExtendFault::None => {}
@@ -222,8 +223,7 @@ impl<B: LockBackend> LockBackend for Watched<B> {
             self.backend.extend(request).await
         });
         let is_applied = ExtendResult::is_extended;
-        self.noted(Operation::Extend, request.id, call, is_applied)
-            .await
+        self.noted(Operation::Extend, id, call, is_applied).await
     }
 
     async fn lookup_raw(

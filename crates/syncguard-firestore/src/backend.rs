@@ -9,7 +9,6 @@ use syncguard_core::backend::{
 };
 use syncguard_core::{
     ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
-    hash_key,
 };
 use tokio::time::Instant;
 use tonic::Status;
@@ -100,7 +99,7 @@ impl Snapshot {
         }
         if owned.len() > 1 {
             tracing::warn!(
-                lock_id_hash = %hash_key(id.as_str()),
+                lock_id_hash = %id.hash_id(),
                 documents = owned.len(),
                 "several documents have one lock id; none is extended or released by it"
             );
@@ -124,7 +123,7 @@ impl LockBackend for FirestoreBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new::<Fence>("firestore", self.clock.authority())
+        Capabilities::new("firestore", self.clock.authority())
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {

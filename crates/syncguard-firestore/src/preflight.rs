@@ -152,7 +152,7 @@ impl<'a> Inspection<'a> {
         if !self.denied.is_empty() {
             self.findings.push(Finding::new(
                 Severity::Error,
-                "firestore-missing-rights",
+                "firestore-missing-permissions",
                 format!("no permission to {}", self.denied.join(", ")),
                 "grant the service account the role `roles/datastore.user` on the project",
             ));

@@ -92,7 +92,7 @@ async fn permissions_that_rules_deny() {
         };
         assert_eq!(
             seen(&findings),
-            [(ERROR, "firestore-missing-rights")],
+            [(ERROR, "firestore-missing-permissions")],
             "{allowed}"
         );
         assert_eq!(findings[0].found(), format!("no permission to {denied}"));

@@ -128,7 +128,7 @@ impl LockBackend for MemoryBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new::<Fence>("memory", TimeAuthority::Server)
+        Capabilities::new("memory", TimeAuthority::Server)
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {

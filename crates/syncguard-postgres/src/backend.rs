@@ -111,7 +111,7 @@ impl LockBackend for PostgresBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new::<Fence>("postgres", TimeAuthority::Server)
+        Capabilities::new("postgres", TimeAuthority::Server)
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {

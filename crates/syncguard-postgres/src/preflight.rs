@@ -74,7 +74,7 @@ async fn server(session: &mut Session) -> Result<Vec<Finding>, sqlx::Error> {
     if !is("may_take_turns")? {
         findings.push(Finding::new(
             Severity::Error,
-            "postgres-missing-rights",
+            "postgres-missing-permissions",
             "the role may not call the advisory-lock functions: no lock can be acquired",
             "GRANT EXECUTE ON FUNCTION pg_advisory_xact_lock(bigint), \
              pg_try_advisory_xact_lock(bigint) TO <role>",

@@ -250,7 +250,7 @@ async fn each_right_that_is_missing() {
             .run(&format!("REVOKE {right} ON {table} FROM app"))
             .await;
         let findings = findings_of(backend.clone()).await;
-        assert_eq!(seen(&findings), [(ERROR, "postgres-missing-rights")]);
+        assert_eq!(seen(&findings), [(ERROR, "postgres-missing-permissions")]);
         // The fix does what it says.
         let fix = findings[0].fix().replace("<role>", "app");
         assert_eq!(
@@ -298,7 +298,7 @@ async fn each_right_that_is_missing() {
         .await;
     assert_eq!(
         seen(&findings_of(backend.clone()).await),
-        [(ERROR, "postgres-missing-rights")]
+        [(ERROR, "postgres-missing-permissions")]
     );
     fixture
         .run(&format!("GRANT EXECUTE ON {function} TO PUBLIC"))
@@ -332,7 +332,7 @@ async fn another_schema() {
     let url = server.url().replace("postgres@", "app@");
     let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
     let findings = findings_of(backend.clone()).await;
-    let lacks = (ERROR, "postgres-missing-rights");
+    let lacks = (ERROR, "postgres-missing-permissions");
     assert_eq!(seen(&findings), [lacks, lacks]);
     for finding in findings {
         fixture.run(&finding.fix().replace("<role>", "app")).await;

@@ -50,7 +50,7 @@ impl LockBackend for RedisBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new::<Fence>("redis", TimeAuthority::Server)
+        Capabilities::new("redis", TimeAuthority::Server)
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {

@@ -122,7 +122,7 @@ impl Preflight<'_> {
         };
         Finding::new(
             Severity::Error,
-            "redis-missing-rights",
+            "redis-missing-permissions",
             format!(
                 "the user may not run on `{pattern}`: {}",
                 missing.join(", ")
@@ -147,7 +147,7 @@ fn setting(reply: Value, parameter: &str) -> Option<String> {
 fn permissions_unchecked() -> Finding {
     Finding::new(
         Severity::Info,
-        "redis-rights-unchecked",
+        "redis-permissions-unchecked",
         "the server is older than 7.0, where permissions cannot be checked without writing",
         "compare the user's permissions (`ACL LIST`) with those in the crate's documentation",
     )

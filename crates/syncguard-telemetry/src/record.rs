@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, SystemTime};
 
 use syncguard_core::observe::{OperationEnd, OperationOutcome};
-use syncguard_core::{LockId, LockKey, hash_key};
+use syncguard_core::{LockId, LockKey};
 
 use crate::options::IncludeRaw;
 use crate::{EventReason, EventResult, EventType, LockEvent};
@@ -49,8 +49,8 @@ impl Record {
             event_type: self.event_type,
             result: EventResult::of(self.outcome),
             reason: EventReason::of(self.outcome),
-            key_hash: self.key.as_ref().map(|key| hash_key(key.as_str())),
-            lock_id_hash: self.lock_id.as_ref().map(|id| hash_key(id.as_str())),
+            key_hash: self.key.as_ref().map(LockKey::hash_id),
+            lock_id_hash: self.lock_id.as_ref().map(LockId::hash_id),
             key: None,
             lock_id: None,
             error_code,

@@ -100,7 +100,7 @@ pub async fn replay_gives_the_same_grant<H: Harness>(bench: Bench<H>) -> CaseRes
         // Long enough for a clock of milliseconds to move on.
         tokio::time::sleep(Duration::from_millis(5)).await;
         let again = take_as(client, &key, &id, LONG).await?;
-        same("the replayed grant", again, grant)?;
+        same("the replayed grant", &again, &grant)?;
     }
     give_back(&client, &id).await?;
     free(&client, &key).await?;
@@ -164,7 +164,7 @@ pub async fn replay_moves_no_ttl<H: Harness>(bench: Bench<H>) -> CaseResult {
     for lasting in [LONG / 10, LONG * 10, LONG] {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let again = take_as(&other, &key, &id, lasting).await?;
-        same("the replayed grant", again, grant)?;
+        same("the replayed grant", &again, &grant)?;
         let after = held(&other, &key, &id).await?;
         same("the lock after a replay", &after, &before)?;
     }

@@ -62,7 +62,7 @@ impl Fault for ForgetsExtensions {
         if !replayed {
             grants.insert(*ask.id, grant);
         }
-        Ok(AcquireResult::Acquired(grants[ask.id]))
+        Ok(AcquireResult::Acquired(grants[ask.id].clone()))
     }
 }
 
@@ -72,13 +72,13 @@ pub(crate) struct IsAnsweredFromMemory(Arc<Mutex<HashMap<LockId, Grant>>>);
 
 impl Fault for IsAnsweredFromMemory {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
-        let known = self.0.lock().unwrap().get(ask.id).copied();
+        let known = self.0.lock().unwrap().get(ask.id).cloned();
         if let Some(grant) = known {
             return Ok(AcquireResult::Acquired(grant));
         }
         let answer = store.acquire(ask).await?;
-        if let AcquireResult::Acquired(grant) = answer {
-            self.0.lock().unwrap().insert(*ask.id, grant);
+        if let AcquireResult::Acquired(grant) = &answer {
+            self.0.lock().unwrap().insert(*ask.id, grant.clone());
         }
         Ok(answer)
     }

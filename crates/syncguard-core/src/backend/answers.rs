@@ -8,7 +8,7 @@ use crate::backend::FenceToken;
 use crate::{Fence, LockId};
 
 /// A lock that was granted. All of it comes from the store's authority.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant<F = Fence> {
     /// The id by which the lock is extended and released.
@@ -33,7 +33,7 @@ impl<F> Grant<F> {
 }
 
 /// The answer to an acquire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum AcquireResult<F = Fence> {
     /// The id that asked holds the lock.
@@ -48,9 +48,16 @@ pub enum AcquireResult<F = Fence> {
 }
 
 impl<F> AcquireResult<F> {
-    /// Someone else holds the key, and nothing is known of for how long.
+    /// Someone else holds the key, without an estimate of how long.
     pub const fn locked() -> Self {
         Self::Locked { free_in: None }
+    }
+
+    /// Someone else holds the key, for this long at most if nothing happens until then.
+    pub const fn locked_for(free_in: Duration) -> Self {
+        Self::Locked {
+            free_in: Some(free_in),
+        }
     }
 
     /// The grant, if there is one.

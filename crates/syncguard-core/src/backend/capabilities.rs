@@ -2,8 +2,6 @@
 
 use serde::Serialize;
 
-use crate::backend::FenceToken;
-
 /// Whose clock decides when a lease ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -27,25 +25,22 @@ impl TimeAuthority {
 }
 
 /// What a backend is and can do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Capabilities {
     /// The backend's name, such as `redis`, for labels and reports.
     pub backend: &'static str,
-    /// Whether grants carry fences.
-    pub supports_fencing: bool,
     /// Whose clock decides.
     pub time_authority: TimeAuthority,
 }
 
 impl Capabilities {
-    /// Describes a backend with fence type `F`.
+    /// Describes a backend. Whether it supports fencing is known by its fence type.
     #[must_use]
-    pub const fn new<F: FenceToken>(backend: &'static str, time_authority: TimeAuthority) -> Self {
+    pub const fn new(backend: &'static str, time_authority: TimeAuthority) -> Self {
         Self {
             backend,
-            supports_fencing: F::SUPPORTED,
             time_authority,
         }
     }

@@ -19,7 +19,7 @@ macro_rules! requests {
         $name:ident $(<$life:lifetime>)? { $($(#[$doc:meta])* $field:ident: $type:ty,)* }
     )+) => {$(
         $(#[$about])*
-        #[derive(Debug, Clone, Copy)]
+        #[derive(Debug, Clone)]
         #[non_exhaustive]
         pub struct $name $(<$life>)? {
             $($(#[$doc])* pub $field: $type,)*

@@ -131,7 +131,7 @@ impl Expected<'_> {
         (!lacking.is_empty()).then(|| {
             Finding::new(
                 Severity::Error,
-                "postgres-missing-rights",
+                "postgres-missing-permissions",
                 format!("the role lacks {}", lacking.join(", and ")),
                 grants.join("; "),
             )

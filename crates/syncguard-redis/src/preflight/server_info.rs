@@ -317,7 +317,7 @@ impl ServerInfo {
 pub(crate) fn info_denied() -> Finding {
     Finding::new(
         Severity::Warning,
-        "redis-info-withheld",
+        "redis-info-denied",
         "the user may not run INFO: persistence, eviction, role and replication were not checked",
         "grant `+info`, or run the check once as a user that has it",
     )

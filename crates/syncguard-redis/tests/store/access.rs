@@ -267,8 +267,8 @@ async fn a_given_client_or_pool_works_and_stays_open() {
     ] {
         assert_eq!(backend.capabilities().backend, "redis");
         assert_eq!(backend.capabilities().time_authority, TimeAuthority::Server);
-        assert!(backend.capabilities().supports_fencing);
         let locks = Locks::new(backend);
+        assert!(locks.supports_fencing());
         for round in 0..20 {
             let text = format!("k{round}");
             let guard = granted(&locks, &text).await;

@@ -176,7 +176,7 @@ async fn each_missing_permission() {
         let findings = findings_at(&url).await;
         assert_eq!(
             seen(&findings),
-            [(ERROR, "redis-missing-rights")],
+            [(ERROR, "redis-missing-permissions")],
             "without {missing}: {findings:?}"
         );
         let named = match missing.strip_prefix('+') {
@@ -235,7 +235,7 @@ async fn what_a_user_may_not_read_is_a_finding_that_says_so() {
     admin.run::<()>(&user).await;
     assert_eq!(
         seen(&findings_at(&url).await),
-        [(WARNING, "redis-info-withheld")]
+        [(WARNING, "redis-info-denied")]
     );
     user.push("+info");
     admin.run::<()>(&user).await;

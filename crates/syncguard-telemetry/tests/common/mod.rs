@@ -77,7 +77,7 @@ impl LockBackend for OtherBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new::<Fence>("other", TimeAuthority::Server)
+        Capabilities::new("other", TimeAuthority::Server)
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {

@@ -1,0 +1,152 @@
+//! What operators do with [`Locks`]: drain, check the configuration, purge, close.
+
+use std::time::Duration;
+
+use crate::backend::{Capabilities, CloseRequest, FenceToken, PreflightRequest, PurgeRequest};
+use crate::call::{Limits, Subject, aborted};
+use crate::error::Operation;
+use crate::{ErrorCode, Finding, LockError, Locks, Request};
+
+/// How many expired locks one call to the store deletes.
+const PURGE_LIMIT: u32 = 500;
+
+impl<F: FenceToken> Locks<F> {
+    /// Waits until all background releases have ended: those of dropped guards and of operations that
+    /// were abandoned or whose outcome is unknown. Call it before the process or its runtime ends.
+    ///
+    /// It covers this handle, its clones, and handles that [`observed_by`](Self::observed_by) made of
+    /// them; never a `Locks` that was built separately.
+    ///
+    /// # Errors
+    /// `NetworkTimeout` if some were still pending after `timeout`; they go on. `Aborted`. `Internal`
+    /// outside a Tokio runtime.
+    ///
+    /// # Cancel safety
+    /// Dropping the request stops the waiting, not the releases.
+    pub fn drain(&self, timeout: Duration) -> Request<()> {
+        let locks = self.clone();
+        Request::new(move |limits: Limits| async move {
+            limits.check()?;
+            let drained = tokio::time::timeout(timeout, locks.store().background.wait());
+            tokio::select! {
+                biased;
+                () = limits.cancelled(), if limits.token.is_some() => Err(aborted()),
+                drained = drained => drained.map_err(|_| {
+                    let pending = locks.pending();
+                    let message = format!(
+                        "{pending} background releases still pending after {timeout:.1?}; locks that \
+                         are never released expire with their TTL"
+                    );
+                    LockError::new(ErrorCode::NetworkTimeout, message)
+                }),
+            }
+        })
+    }
+
+    /// How many background releases are pending.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.store().background.len()
+    }
+
+    /// What the backend is and can do.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.store().capabilities.clone()
+    }
+
+    /// Whether every grant has a fencing token.
+    #[must_use]
+    pub const fn supports_fencing(&self) -> bool {
+        F::SUPPORTED
+    }
+
+    /// Checks how the store is configured. The most severe findings come first. Without any above
+    /// [`Severity::Info`](crate::Severity::Info), the configuration keeps every promise.
+    ///
+    /// Call it once at start-up: it takes a few round trips. It changes no lock, no fence and no
+    /// setting of the store.
+    ///
+    /// ```
+    /// # use syncguard_core::{LockError, Locks, Severity};
+    /// # use syncguard_memory::MemoryBackend;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), LockError> {
+    /// # let locks = Locks::new(MemoryBackend::default());
+    /// for finding in locks.preflight().await? {
+    ///     println!("{finding}");
+    ///     assert!(finding.severity() < Severity::Error);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `Aborted`, or a failure of the store that would fail every operation, such as a server that
+    /// cannot be reached or a wrong password.
+    ///
+    /// # Cancel safety
+    /// Safe: it changes nothing.
+    pub fn preflight(&self) -> Request<Vec<Finding>> {
+        let locks = self.clone();
+        Request::new(move |limits| async move {
+            let subject = Subject::new(Operation::Preflight);
+            let send = |deadline| locks.backend().preflight(PreflightRequest::new(deadline));
+            let mut findings: Vec<Finding> = locks.call(subject, &limits, send).await?;
+            findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity()));
+            Ok(findings)
+        })
+    }
+
+    /// Deletes locks that expired, and returns how many. It never deletes a fence counter.
+    ///
+    /// Expired locks do no harm, but take up space in stores that do not remove them themselves: see
+    /// the backend's documentation. It works in steps. The operation timeout bounds each.
+    ///
+    /// # Errors
+    /// `Aborted`, or a failure of the store. What was deleted until then stays deleted.
+    ///
+    /// # Cancel safety
+    /// Safe: it stops between two steps, or in one.
+    pub fn purge_expired(&self) -> Request<u64> {
+        let locks = self.clone();
+        Request::new(move |limits| async move {
+            let subject = Subject::new(Operation::PurgeExpired);
+            let mut purged = 0_u64;
+            loop {
+                let send = |deadline| {
+                    let request = PurgeRequest::new(PURGE_LIMIT, deadline);
+                    locks.backend().purge_expired(request)
+                };
+                let step = locks.call(subject, &limits, send).await?;
+                purged = purged.saturating_add(step);
+                if step < PURGE_LIMIT.into() {
+                    return Ok(purged);
+                }
+            }
+        })
+    }
+
+    /// Ends this handle, its clones and what was made from them: operations then fail with
+    /// `ServiceUnavailable`, and background releases give up. It closes the connections that the
+    /// backend itself opened. [Drain](Self::drain) first.
+    ///
+    /// A client or pool that the application passed to the backend stays open. Calling it again is
+    /// harmless.
+    ///
+    /// # Errors
+    /// `Aborted` if the token was cancelled: before the start, nothing is closed. Else a failure to
+    /// close in an orderly way within the operation timeout.
+    ///
+    /// # Cancel safety
+    /// Safe: once begun, operations fail, and connections close with the last clone at the latest.
+    pub fn close(&self) -> Request<()> {
+        let locks = self.clone();
+        Request::new(move |limits| async move {
+            let subject = Subject::new(Operation::Close);
+            let send = |deadline| {
+                locks.store().closed.cancel();
+                locks.backend().close(CloseRequest::new(deadline))
+            };
+            locks.call(subject, &limits, send).await
+        })
+    }
+}
