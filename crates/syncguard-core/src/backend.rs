@@ -1,8 +1,7 @@
-//! What only authors of backends need: the [`LockBackend`] trait, its requests and answers, and the
-//! rules that every store follows.
+//! For authors of backends: the [`LockBackend`] trait, its requests and answers, and the rules that
+//! every store follows.
 //!
-//! Applications hold a [`Locks`](crate::Locks) and need none of this, but for the name of a type
-//! now and then.
+//! Applications hold a [`Locks`](crate::Locks) and rarely need this module.
 
 mod answers;
 mod capabilities;
@@ -33,14 +32,14 @@ pub use crate::results::FailureReason;
 pub use crate::storage_key::{make_fence_key, make_hashed_storage_key, make_storage_key};
 pub use crate::time::{TIME_TOLERANCE_MS, is_live, redis_server_time_ms};
 
-/// Deadline of one operation when a [`Locks`](crate::Locks) is not told another.
+/// Default of [`operation_timeout`](crate::LocksBuilder::operation_timeout).
 pub const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A store of locks: typed calls, each one atomic step in the store.
 ///
-/// Arguments are parsed before they get here. [`Locks`](crate::Locks) does around this trait what
-/// all stores need alike: deadlines, reclaiming, cancellation, fence warnings, telemetry, context
-/// on errors. An implementation translates calls and maps errors, no more.
+/// Arguments are parsed before they get here. [`Locks`](crate::Locks) adds what every store needs:
+/// deadlines, reclaiming, cancellation, fence warnings, telemetry, context on errors. An
+/// implementation translates calls and maps errors, no more.
 ///
 /// # Contract
 ///
@@ -125,22 +124,22 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         async move { Ok(self.lookup_raw(lookup).await?.is_some()) }
     }
 
-    /// Takes what it needs to report on things that belong to no call, such as clock skew. Default:
-    /// it reports nothing.
+    /// Receives a [`Reporter`] for events outside any call, such as clock skew. Default: it reports
+    /// nothing.
     ///
     /// [`Locks`](crate::Locks) calls this once for each handle that is built over the backend.
     fn attach(&self, reporter: Reporter) {
         drop(reporter);
     }
 
-    /// Looks at how the store is configured. Default: no findings.
+    /// Checks how the store is configured. Default: no findings.
     ///
     /// It may send more than reads, but leaves no lock, no fence counter and no setting of the store
-    /// different. What the store does not let its user see is a finding that says so, not an error.
+    /// different. Report a missing permission as a finding, not as an error.
     ///
     /// # Errors
-    /// A failure that keeps every operation from working, such as a server that cannot be reached or
-    /// a wrong password, with the code that operations fail with.
+    /// A failure that would fail every operation, such as a server that cannot be reached or a wrong
+    /// password, with the same code.
     fn preflight(
         &self,
         request: PreflightRequest,

@@ -160,7 +160,7 @@ impl LockError {
 
     /// Whether the store may have applied the operation although it failed here.
     ///
-    /// The background releases whatever such an acquire may have taken; a release or extend can be
+    /// The background releases whatever such an acquire may have acquired; a release or extend can be
     /// called again with the same id.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {

@@ -20,19 +20,19 @@
 //!
 //! // Wait for the key and hold it by a guard.
 //! let guard = locks.lock("deploy:production").await?;
-//! guard.release().await?;
+//! assert!(guard.release().await?.is_released());
 //!
 //! // One attempt.
 //! if let Some(guard) = locks.try_lock("report:daily").ttl(Duration::from_secs(60)).await? {
-//!     guard.release().await?;
+//!     assert!(guard.release().await?.is_released());
 //! }
 //! # Ok(()) }
 //! ```
 //!
 //! # What is promised
 //!
-//! No lease-based lock can stop a holder that is paused past its end. What can be kept is: at most
-//! one live lease per key at the store; [fences](Fence) that strictly increase with every grant, so
+//! No lease-based lock can stop a holder that is paused past the end of its lease. What can be promised
+//! is: at most one live lease per key at the store; [fences](Fence) that strictly increase with every grant, so
 //! that a resource that refuses older ones accepts no stale write; a holder that knows by its own
 //! clock when its lease has ended; and no lock left behind by an operation that timed out, was
 //! cancelled or was dropped.

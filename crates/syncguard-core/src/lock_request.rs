@@ -62,7 +62,7 @@ struct Parts<F: FenceToken> {
     options: LockOptions,
 }
 
-/// What a single attempt came to.
+/// The result of a single attempt.
 #[derive(Debug)]
 #[must_use = "dropped, a guard releases its lock"]
 pub enum Attempt<F: FenceToken = Fence> {
@@ -71,8 +71,8 @@ pub enum Attempt<F: FenceToken = Fence> {
     /// Someone else holds the key.
     #[non_exhaustive]
     Locked {
-        /// In how long the store would grant the key if nothing happens until then, for a
-        /// `Retry-After`. Never zero; `None` where the store did not say.
+        /// After how long the store would grant the key if nothing happens until then, for a
+        /// `Retry-After`. Never zero; `None` if the store does not know.
         free_in: Option<Duration>,
     },
 }

@@ -166,7 +166,7 @@ impl<F: FenceToken> Locks<F> {
     /// # let locks = Locks::new(MemoryBackend::default());
     /// if let Some(guard) = locks.try_lock("report:daily").ttl(Duration::from_secs(60)).await? {
     ///     // ... the work, passing guard.fence() to whatever it writes to ...
-    ///     guard.release().await?;
+    ///     assert!(guard.release().await?.is_released());
     /// }
     /// # Ok(()) }
     /// ```

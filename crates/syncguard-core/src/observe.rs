@@ -381,7 +381,7 @@ impl fmt::Debug for Listeners {
 
 fn contained(observer: &dyn Observer, event: impl Fn(&dyn Observer)) {
     if catch_unwind(AssertUnwindSafe(|| event(observer))).is_err() {
-        tracing::warn!("an observer of locks panicked");
+        tracing::warn!("a lock observer panicked; it missed this event");
     }
 }
 

@@ -27,7 +27,7 @@ use crate::{AutoExtend, Backoff, Jitter, LockError, Ttl};
 /// # Ok(()) }
 /// ```
 ///
-/// A [`TryLockRequest`](crate::TryLockRequest) heeds the TTL, the auto-extension, the handler and the
+/// A [`TryLockRequest`](crate::TryLockRequest) uses the TTL, the auto-extension, the handler and the
 /// token alone: it does not wait.
 #[derive(Debug, Clone)]
 #[must_use]

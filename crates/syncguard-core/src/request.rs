@@ -47,8 +47,7 @@ impl<T> Request<T> {
     /// Ends the operation with `Aborted` when the token is cancelled. Call it before the first poll.
     ///
     /// With a token that is cancelled already, nothing is sent. In flight, the operation ends at once.
-    /// If it writes, its outcome is then unknown: the background releases what an acquire may have
-    /// taken and repeats a release.
+    /// If it writes, its outcome is then unknown: the background repeats a release.
     pub fn cancel_on(mut self, token: &CancellationToken) -> Self {
         self.0.as_mut().cancel_on(token.clone());
         self

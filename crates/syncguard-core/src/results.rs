@@ -155,7 +155,7 @@ pub struct LockInfoDebug<F: FenceToken = Fence> {
     /// The key. Sensitive.
     #[serde(serialize_with = "raw_key")]
     pub key: LockKey,
-    /// The lock id. Sensitive: it is the right to release the lock.
+    /// The lock id. Sensitive: it is the permission to release the lock.
     #[serde(serialize_with = "raw_lock_id")]
     pub lock_id: LockId,
     /// Display hash of the key.

@@ -72,7 +72,7 @@ pub fn make_hashed_storage_key(prefix: &str, key: &str) -> String {
 
 /// Makes the name of the fence counter that belongs to a storage key.
 ///
-/// It is derived from the *storage* key, in a second step: were it made from the user's key, two
+/// It is derived from the *storage* key, in a second step: if it were made from the user's key, two
 /// keys shortened differently could share a counter.
 ///
 /// # Errors

@@ -55,7 +55,7 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
             }
             _ => (
                 ServiceUnavailable,
-                "no connection could be opened in time",
+                "no connection could be opened before the deadline",
                 false,
             ),
         },

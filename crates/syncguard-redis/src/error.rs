@@ -267,7 +267,7 @@ fn classify_kind(error: &Error) -> Classified {
         ),
         ErrorKind::Timeout => (
             ErrorCode::NetworkTimeout,
-            "Redis did not answer in time",
+            "Redis did not answer before the timeout",
             Applied::Unknown,
         ),
         ErrorKind::IO | ErrorKind::Routing | ErrorKind::Cluster | ErrorKind::Sentinel => (

@@ -25,7 +25,7 @@ pub struct LockEvent {
     /// The operation.
     #[serde(rename = "type")]
     pub event_type: EventType,
-    /// Whether it did what it was called for.
+    /// Whether it succeeded.
     pub result: EventResult,
     /// Why it did not, where nothing failed and the store knew the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,13 +105,13 @@ impl EventType {
     }
 }
 
-/// Whether an operation did what it was called for.
+/// Whether an operation succeeded.
 ///
 /// An `is_locked` or lookup that the store answered is `Ok`, whatever the answer. An acquire of a held
 /// key is `Fail` with the reason [`Locked`](EventReason::Locked): contention, not an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventResult {
-    /// It did.
+    /// It succeeded.
     Ok,
     /// It did not: see the event's reason, error code and `abandoned`.
     Fail,

@@ -150,25 +150,29 @@ pub async fn a_wait_that_ran_out_says_how_it_went<H: Harness>(bench: Bench<H>) -
 /// its own is out of its sight.
 pub async fn events_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResult {
     let capture = Capture::default();
-    let id = LockId::generate()?;
     let watched = async {
         tracing::trace!("watching");
         let client = bench.client().await?;
+        let locks = client.locks();
         let key = bench.key("secret")?;
-        let _ = client.acquire(&key, &id, ttl(LONG)?).await?;
-        let contended = client
-            .acquire(&key, &LockId::generate()?, ttl(LONG)?)
-            .await?;
-        same("a contended attempt is Locked", contended.is_locked(), true)?;
-        client.is_locked(&key).await?;
-        client.locks().get_by_key(&key).await?;
-        client.locks().get_by_id(id).await?;
-        let _ = client.extend(&id, ttl(LONG)?).await?;
-        let _ = client.release(&id).await?;
-        let _ = client.release(&id).await?;
-        let section = async |lease: Lease<_>| client.release(lease.lock_id()).await;
-        let overran = client.locks().lock(&key).run(section).await?;
+        let guard = locks.try_lock(&key).ttl(LONG).await?;
+        let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
+        let id = *guard.lock_id();
+        let contended = locks.try_lock(&key).await?;
+        same("a contended attempt", contended.is_none(), true)?;
+        locks.is_locked(&key).await?;
+        locks.get_by_key(&key).await?;
+        locks.get_by_id(id).await?;
+        let _ = guard.extend(LONG).await?;
+        let _ = guard.release().await?;
+        let _ = locks.release(id).await?;
+        let section = async |lease: Lease<_>| {
+            let id = *lease.lock_id();
+            (locks.release(id).await, id)
+        };
+        let overran = locks.lock(&key).run(section).await?;
         same("overran", overran.overran(), true)?;
+        let ids = [id, overran.value().1];
         if bench.has_fences()
             && bench
                 .harness()
@@ -182,19 +186,18 @@ pub async fn events_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
             let attempt = client.locks().try_lock(&key).attempt();
             fails_with("acquire", ErrorCode::Internal, attempt).await?;
         }
-        Ok::<_, Failure>(())
+        Ok::<_, Failure>(ids)
     };
-    watched.with_subscriber(capture.clone()).await?;
+    let ids = watched.with_subscriber(capture.clone()).await?;
     let text = capture.text();
     require(
         text.contains("watching"),
         "the subscriber: expected events, saw none",
     )?;
-    Hidden {
-        namespace: bench.namespace(),
-        id,
+    for id in ids {
+        let namespace = bench.namespace();
+        Hidden { namespace, id }.in_text("an event", &text)?;
     }
-    .in_text("an event", &text)?;
     Ok(Outcome::Passed)
 }
 
@@ -218,7 +221,11 @@ impl Hidden<'_> {
             self.in_text("an error", &format!("{error} {error:?} {error:#?}"))?;
             link = error.source();
         }
-        Ok(())
+        // The id that an attempt made.
+        match error.lock_id() {
+            Some(id) if *id != self.id => Hidden { id: *id, ..*self }.in_error(error),
+            _ => Ok(()),
+        }
     }
 
     #[track_caller]

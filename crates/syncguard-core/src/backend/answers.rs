@@ -1,4 +1,4 @@
-//! What a [`LockBackend`](super::LockBackend) answers to an acquire.
+//! The answer of a [`LockBackend`](super::LockBackend) to an acquire.
 
 use std::time::Duration;
 
@@ -41,8 +41,8 @@ pub enum AcquireResult<F = Fence> {
     /// Someone else holds the key. Nothing was changed.
     #[non_exhaustive]
     Locked {
-        /// In how long *this store* would grant the key if nothing happens until then, tolerance
-        /// included where it applies. Never zero; `None` where the store did not say.
+        /// After how long *this store* would grant the key if nothing happens until then, tolerance
+        /// included where it applies. Never zero; `None` if the store does not know.
         free_in: Option<Duration>,
     },
 }

@@ -1,12 +1,11 @@
-//! [`Reporter`]: how a backend tells what belongs to no call.
+//! [`Reporter`]: how a backend reports events outside any call.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::observe::{ClockSkew, Listeners};
 
-/// Takes what a backend has to report beside its answers, and passes it to the observers of the
-/// [`Locks`](crate::Locks) that it came from.
+/// Reports events outside any call to the observers of the [`Locks`](crate::Locks) that it came from.
 ///
 /// It keeps neither the `Locks` nor its observers alive. Cheap to clone.
 #[derive(Clone)]

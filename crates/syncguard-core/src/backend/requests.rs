@@ -1,4 +1,4 @@
-//! What a [`LockBackend`](super::LockBackend) is asked. Requests can grow; each has a deadline.
+//! Requests to a [`LockBackend`](super::LockBackend). They can grow; each has a deadline.
 
 use tokio::time::Instant;
 
@@ -23,8 +23,8 @@ macro_rules! requests {
         #[non_exhaustive]
         pub struct $name $(<$life>)? {
             $($(#[$doc])* pub $field: $type,)*
-            /// When the caller stops waiting for the answer. What cannot be sent by then must not be
-            /// sent: fail with an error of known outcome.
+            /// When the caller stops waiting for the answer, by Tokio's clock. What cannot be sent by
+            /// then must not be sent: return `NetworkTimeout`, outcome known.
             pub deadline: Instant,
         }
 
@@ -39,23 +39,23 @@ macro_rules! requests {
 }
 
 requests! {
-    /// Asks for [`LockBackend::acquire`](super::LockBackend::acquire).
+    /// The request of [`LockBackend::acquire`](super::LockBackend::acquire).
     AcquireRequest<'a> {
         /// What to lock.
         key: &'a LockKey,
-        /// Who holds it then. Fresh for every acquire, unless a driver delivers one twice.
+        /// The id that will hold the lock. Fresh for every acquire, unless a driver delivers one twice.
         id: &'a LockId,
         /// For how long.
         ttl: Ttl,
     }
 
-    /// Asks for [`LockBackend::release`](super::LockBackend::release).
+    /// The request of [`LockBackend::release`](super::LockBackend::release).
     ReleaseRequest<'a> {
         /// Whose lock to release.
         id: &'a LockId,
     }
 
-    /// Asks for [`LockBackend::extend`](super::LockBackend::extend).
+    /// The request of [`LockBackend::extend`](super::LockBackend::extend).
     ExtendRequest<'a> {
         /// Whose lock to extend.
         id: &'a LockId,
@@ -63,27 +63,27 @@ requests! {
         ttl: Ttl,
     }
 
-    /// Asks for [`LockBackend::lookup_raw`](super::LockBackend::lookup_raw).
+    /// The request of [`LockBackend::lookup_raw`](super::LockBackend::lookup_raw).
     LookupRequest<'a> {
-        /// By what.
+        /// The key or the lock id.
         by: Lookup<'a>,
     }
 
-    /// Asks for [`LockBackend::is_locked`](super::LockBackend::is_locked).
+    /// The request of [`LockBackend::is_locked`](super::LockBackend::is_locked).
     IsLockedRequest<'a> {
         /// The key.
         key: &'a LockKey,
     }
 
-    /// Asks for [`LockBackend::preflight`](super::LockBackend::preflight).
+    /// The request of [`LockBackend::preflight`](super::LockBackend::preflight).
     PreflightRequest {}
 
-    /// Asks for [`LockBackend::purge_expired`](super::LockBackend::purge_expired).
+    /// The request of [`LockBackend::purge_expired`](super::LockBackend::purge_expired).
     PurgeRequest {
         /// The most locks that one call deletes.
         limit: u32,
     }
 
-    /// Asks for [`LockBackend::close`](super::LockBackend::close).
+    /// The request of [`LockBackend::close`](super::LockBackend::close).
     CloseRequest {}
 }

@@ -11,7 +11,7 @@ use std::fmt;
 pub enum ErrorCode {
     /// The store is unreachable, restarting, read-only or failing over. Try again later.
     ServiceUnavailable,
-    /// Credentials are wrong or a permission is missing. Retrying will not help; fix the set-up.
+    /// Credentials are wrong or a permission is missing. Retrying will not help; fix the configuration.
     AuthFailed,
     /// A key, id, duration, option or stored value is not acceptable. Fix the call.
     InvalidArgument,
@@ -25,7 +25,8 @@ pub enum ErrorCode {
     Aborted,
     /// A condition that should not occur, such as an exhausted fence counter.
     Internal,
-    /// Auto-extension could not keep the lease: the section no longer held the lock.
+    /// The lease ended while a section with auto-extension ran: it could not be renewed, or reached
+    /// `max_hold`.
     LockLost,
 }
 
@@ -71,7 +72,7 @@ pub enum Operation {
     Lock,
     /// Connecting to a store, or creating its tables.
     Setup,
-    /// Looking at how a store is configured.
+    /// Checking how a store is configured.
     Preflight,
     /// Deleting expired locks.
     PurgeExpired,

@@ -239,7 +239,7 @@ impl OwnPool {
             Ok(_) => Ok(()),
             Err(_) => Err(LockError::new(
                 ErrorCode::NetworkTimeout,
-                "some operations did not end in time; each closes its connection when it ends",
+                "operations were still in flight at the deadline; each closes its connection when it ends",
             )),
         }
     }

@@ -205,6 +205,9 @@ impl Clients {
     /// flight. A client that the application passed in stays open.
     pub(crate) async fn close(&self, deadline: Instant) -> Result<(), LockError> {
         self.0.in_flight.close();
+        // The caller stops waiting at its deadline: by then the connection is closed.
+        let now = Instant::now();
+        let deadline = now + deadline.saturating_duration_since(now) * 3 / 4;
         let ended = timeout_at(deadline, self.0.in_flight.wait()).await;
         if let Some(connection) = &self.0.connection {
             for client in self.0.clients.iter().filter(|client| client.is_connected()) {
