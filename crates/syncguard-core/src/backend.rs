@@ -25,6 +25,7 @@ pub use crate::backend::requests::{
     AcquireRequest, CloseRequest, ExtendRequest, IsLockedRequest, Lookup, LookupRequest,
     PreflightRequest, PurgeRequest, ReleaseRequest,
 };
+pub use crate::clock::monotonic_now;
 pub use crate::fence::{FENCE_DIGITS, FENCE_MAX, FENCE_WARN, FenceToken, NoFence, format_fence};
 pub use crate::key::MAX_KEY_LENGTH_BYTES;
 pub use crate::lock_id::LOCK_ID_LENGTH;

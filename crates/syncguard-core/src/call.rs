@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -142,6 +143,9 @@ impl<F: FenceToken> Locks<F> {
             if operation != Operation::Close && self.store().closed.is_cancelled() {
                 return Err(closed());
             }
+            // A store in this process is ready at once: without this, a loop of calls would let no
+            // other task run.
+            consume_budget().await;
             let now = Instant::now();
             let deadline = self.deadline(now, limits);
             tokio::select! {

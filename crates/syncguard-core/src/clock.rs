@@ -1,13 +1,27 @@
 //! The local clock that leases are watched by: monotonic, and running through suspend.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// Counts time since some fixed point, also while the machine is suspended.
+use tokio::time::Instant;
+
+/// Time since some fixed point: monotonic, and counted while the machine is suspended, too.
 ///
-/// `std::time::Instant` stands still during suspend on Linux: after it, a holder whose lease expired
-/// meanwhile would still count on it.
+/// It also follows Tokio's clock where a test has [paused](tokio::time::pause) that and moves it ahead,
+/// so that leases, waits and an in-process store agree on the time.
+///
+/// The default clock of a [`Locks`](crate::Locks). `std::time::Instant` does not count suspend on Linux:
+/// after it, a holder would still rely on a lease that expired meanwhile.
+#[must_use]
+pub fn monotonic_now() -> Duration {
+    static START: LazyLock<(Duration, Instant)> = LazyLock::new(|| (since_boot(), Instant::now()));
+    let (booted, started) = *START;
+    // Tokio's clock counts no suspend: unless a test moves it, it is never ahead.
+    since_boot().saturating_sub(booted).max(started.elapsed())
+}
+
+/// The clock of a [`Locks`](crate::Locks).
 #[derive(Clone)]
 pub(crate) struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
 
@@ -23,7 +37,7 @@ impl Clock {
 
 impl Default for Clock {
     fn default() -> Self {
-        Self::from_fn(since_boot)
+        Self::from_fn(monotonic_now)
     }
 }
 
@@ -51,8 +65,6 @@ fn since_boot() -> Duration {
 
 #[cfg(not(unix))]
 fn since_boot() -> Duration {
-    use std::sync::OnceLock;
-    use std::time::Instant;
-    static START: OnceLock<Instant> = OnceLock::new();
-    START.get_or_init(Instant::now).elapsed()
+    static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+    START.elapsed()
 }

@@ -16,14 +16,9 @@ use tokio::time::Instant;
 const TTL: Duration = Duration::from_secs(30);
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Locks whose leases are watched by the paused clock of the test.
+/// Locks with patience for the paused clock of a test.
 fn paused(faulty: &FaultyBackend) -> Locks {
-    let start = Instant::now();
-    faulty
-        .builder()
-        .operation_timeout(TTL * 10)
-        .monotonic_clock(move || start.elapsed())
-        .build()
+    faulty.builder().operation_timeout(TTL * 10).build()
 }
 
 fn options() -> LockOptions {

@@ -220,10 +220,7 @@ async fn errors_bad_arguments_and_cancellation_are_heard_too() {
 #[tokio::test(start_paused = true)]
 async fn dropped_guards_dropped_calls_and_renewals_are_heard() {
     let faulty = FaultyBackend::default();
-    // Leases follow the paused clock of the test.
-    let start = tokio::time::Instant::now();
-    let locks = faulty.builder().monotonic_clock(move || start.elapsed());
-    let (notes, locks) = observed(&locks.build());
+    let (notes, locks) = observed(&faulty.locks());
     drop(locks.lock("k").await.unwrap());
     locks.drain(PATIENCE).await.unwrap();
     let ok = OperationOutcome::Ok;

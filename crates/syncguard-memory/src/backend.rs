@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, ExtendRequest, FailureReason, Grant,
-    IsLockedRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, ReleaseRequest,
-    TIME_TOLERANCE_MS, TimeAuthority, is_live,
+    IsLockedRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest,
+    ReleaseRequest, TIME_TOLERANCE_MS, TimeAuthority, is_live,
 };
 use syncguard_core::{
     ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
@@ -23,11 +23,16 @@ pub struct MemoryBackend {
     clock: Clock,
 }
 
+/// Below this many locks, expired ones are kept.
+const LEAST_SWEPT: usize = 64;
+
 #[derive(Default)]
 struct State {
     locks: HashMap<LockKey, Record>,
     holders: HashMap<LockId, LockKey>,
     fence_counters: HashMap<LockKey, u64>,
+    /// How many locks cause the next sweep.
+    next_sweep: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -39,12 +44,13 @@ struct Record {
 }
 
 impl MemoryBackend {
-    /// An empty store on the system's clock.
+    /// An empty store on the machine's clock. Steps of the system's time do not move it; Tokio's clock
+    /// does where a test has paused it.
     #[must_use]
     pub fn new() -> Self {
         Self {
             state: Arc::default(),
-            clock: Clock::System,
+            clock: Clock::machine(),
         }
     }
 
@@ -96,6 +102,30 @@ impl Record {
 }
 
 impl State {
+    /// Removes expired locks, at most `limit`, and returns how many.
+    fn sweep(&mut self, now_ms: i64, limit: usize) -> usize {
+        let mut removed = 0;
+        let holders = &mut self.holders;
+        self.locks.retain(|_, held| {
+            let keep = removed == limit || held.is_live(now_ms);
+            if !keep {
+                holders.remove(&held.id);
+                removed += 1;
+            }
+            keep
+        });
+        removed
+    }
+
+    /// Sweeps once the locks have doubled since the last sweep: on average, that costs an acquire two
+    /// of its steps.
+    fn sweep_sometimes(&mut self, now_ms: i64) {
+        if self.locks.len() >= self.next_sweep.max(LEAST_SWEPT) {
+            self.sweep(now_ms, usize::MAX);
+            self.next_sweep = self.locks.len() * 2;
+        }
+    }
+
     /// The lock that `id` holds and its key, or why it holds none. An expired one is removed.
     fn held_by(
         &mut self,
@@ -151,6 +181,7 @@ impl LockBackend for MemoryBackend {
             .saturating_add(1);
         let fence = Fence::from_counter(counter)?;
         // Nothing fails from here on.
+        state.sweep_sometimes(now_ms);
         state.fence_counters.insert(key.clone(), counter);
         let held = Record {
             id: *id,
@@ -219,6 +250,12 @@ impl LockBackend for MemoryBackend {
         let now_ms = self.clock.now_ms();
         let held = state.locks.get(request.key);
         Ok(held.is_some_and(|held| held.is_live(now_ms)))
+    }
+
+    async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
+        let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
+        let purged = self.lock().sweep(self.clock.now_ms(), limit);
+        Ok(u64::try_from(purged).unwrap_or(u64::MAX))
     }
 
     async fn preflight(&self, _: PreflightRequest) -> Result<Vec<Finding>, LockError> {

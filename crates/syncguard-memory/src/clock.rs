@@ -1,13 +1,32 @@
-//! The store's clock: the system's, or one that tests move.
+//! The store's clock: the machine's, or one that tests move.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use syncguard_core::backend::monotonic_now;
+
 /// A clock that stands still until it is moved. Clones are one clock.
 ///
-/// It moves the *store's* time. A guard's `remaining()` follows the machine's own clock.
+/// Give it to the store and, by [`monotonic`](Self::monotonic), to the `Locks`: then `remaining()` and
+/// `lost()` of a lease follow it, too.
+///
+/// ```
+/// use std::time::Duration;
+/// use syncguard_core::Locks;
+/// use syncguard_memory::{ManualClock, MemoryBackend};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), syncguard_core::LockError> {
+/// let clock = ManualClock::new();
+/// let locks = Locks::builder(MemoryBackend::with_clock(clock.clone()))
+///     .monotonic_clock(clock.monotonic())
+///     .build();
+/// let guard = locks.lock("job:nightly").ttl(Duration::from_secs(30)).await?;
+/// clock.advance(Duration::from_secs(31));
+/// guard.lost().await;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct ManualClock(Arc<AtomicI64>);
 
@@ -29,6 +48,12 @@ impl ManualClock {
             });
     }
 
+    /// Its time for [`LocksBuilder::monotonic_clock`](syncguard_core::LocksBuilder::monotonic_clock).
+    pub fn monotonic(&self) -> impl Fn() -> Duration + Send + Sync + 'static {
+        let clock = self.clone();
+        move || Duration::from_millis(u64::try_from(clock.now_ms()).unwrap_or_default())
+    }
+
     /// What it shows: Unix milliseconds.
     #[must_use]
     pub fn now_ms(&self) -> i64 {
@@ -44,14 +69,29 @@ impl Default for ManualClock {
 
 #[derive(Clone)]
 pub(crate) enum Clock {
-    System,
+    /// Unix time when the store was made, and the monotonic time since: no step of the system's clock
+    /// moves it.
+    Machine {
+        made_ms: i64,
+        made_at: Duration,
+    },
     Manual(ManualClock),
 }
 
 impl Clock {
+    pub(crate) fn machine() -> Self {
+        Self::Machine {
+            made_ms: system_now_ms(),
+            made_at: monotonic_now(),
+        }
+    }
+
     pub(crate) fn now_ms(&self) -> i64 {
         match self {
-            Self::System => system_now_ms(),
+            Self::Machine { made_ms, made_at } => {
+                let passed = monotonic_now().saturating_sub(*made_at).as_millis();
+                made_ms.saturating_add(i64::try_from(passed).unwrap_or(i64::MAX))
+            }
             Self::Manual(clock) => clock.now_ms(),
         }
     }

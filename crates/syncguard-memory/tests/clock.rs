@@ -7,7 +7,7 @@ use syncguard_core::backend::{
     LockBackend as _, Lookup, LookupRequest, ReleaseRequest, TIME_TOLERANCE_MS,
 };
 use syncguard_core::{
-    ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl,
+    ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, LockKey, Locks, ReleaseResult, Ttl,
 };
 use syncguard_memory::{ManualClock, MemoryBackend};
 use tokio::time::Instant;
@@ -160,4 +160,51 @@ async fn the_longest_ttl_is_exact() {
     let grant = fixture.try_acquire(Ttl::MAX).await.unwrap().granted();
     let ends = fixture.clock.now_ms() + Ttl::MAX.as_millis();
     assert_eq!(grant.unwrap().expires_at_ms, ends);
+}
+
+#[tokio::test]
+async fn expired_locks_do_not_pile_up() {
+    let clock = ManualClock::new();
+    let locks = Locks::new(MemoryBackend::with_clock(clock.clone()));
+    let kept = locks.lock("kept").ttl(Duration::from_secs(86_400)).await;
+    let kept = kept.unwrap();
+    for key in 0..20_000 {
+        let lock = locks
+            .lock(format!("once:{key}"))
+            .ttl(Duration::from_millis(1));
+        let _ = lock.await.unwrap().detach();
+        clock.advance(Duration::from_millis(40));
+    }
+    clock.advance(Duration::from_secs(2));
+    let left = locks.purge_expired().await.unwrap();
+    // Fifty of them are live at any time, by the tolerance.
+    assert!((1..200).contains(&left), "{left} expired locks were kept");
+    assert_eq!(locks.purge_expired().await.unwrap(), 0);
+    assert!(kept.release().await.unwrap().is_released());
+}
+
+/// Store, lease and wait follow the same clock where a test pauses that.
+#[tokio::test(start_paused = true)]
+async fn paused_time_moves_the_store_and_the_lease() {
+    let locks = Locks::new(MemoryBackend::default());
+    let minute = Duration::from_secs(60);
+    let overrun = locks.lock("k").ttl(minute).await.unwrap();
+    let waiting = locks.lock("k").timeout(minute * 2).max_retries(1_000);
+    let next = waiting.await.unwrap();
+    assert!(next.fence() > overrun.fence() && !overrun.is_valid());
+    tokio::time::advance(minute * 60).await;
+    next.lost().await;
+    assert!(!locks.is_locked("k").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_loop_of_calls_lets_other_tasks_run() {
+    let locks = Locks::new(MemoryBackend::default());
+    let calls = tokio::spawn(async move {
+        loop {
+            locks.is_locked("k").await.unwrap();
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    calls.abort();
 }
