@@ -23,6 +23,8 @@ guides! {
     Errors: "../../docs/errors.md",
     Fencing: "../../docs/fencing.md",
     GettingStarted: "../../docs/getting-started.md",
+    ImplementingABackend: "../../docs/implementing-a-backend.md",
+    MigratingFromTypeScript: "../../docs/migrating-from-typescript.md",
     Operations: "../../docs/operations.md",
     Waiting: "../../docs/waiting.md",
     Telemetry: "../../docs/telemetry.md",
