@@ -20,7 +20,7 @@ use crate::error::Operation;
 use crate::observe::{
     Listeners, Observer, Observers, ReleaseErrorHandler, ReleaseFailure, ReleaseStage,
 };
-use crate::reclaim::Reclaim;
+use crate::reclaim::{Reclaim, Reclaimer};
 use crate::{
     ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfo, LockInfoDebug, LockKey,
     LockRequest, ReleaseResult, Request, TryLockRequest, Ttl,
@@ -67,6 +67,7 @@ pub(crate) struct Store<F: FenceToken> {
     pub(crate) background: TaskTracker,
     /// Cancelled by `close`.
     pub(crate) closed: CancellationToken,
+    pub(crate) reclaimer: Reclaimer<F>,
     listeners: Arc<Listeners>,
 }
 
@@ -91,6 +92,7 @@ impl<F: FenceToken> Store<F> {
             settings,
             background,
             closed: CancellationToken::new(),
+            reclaimer: Reclaimer::default(),
             listeners,
         }
     }

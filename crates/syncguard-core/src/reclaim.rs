@@ -1,17 +1,19 @@
-//! [`Reclaim`]: settles in the background what an abandoned operation may have left in the store.
+//! [`Reclaim`]: what an abandoned operation may have left in the store is released in the background.
+
+mod job;
+mod worker;
 
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
 
-use crate::backend::{FenceToken, ReleaseRequest};
-use crate::call::{Limits, Subject};
+use crate::backend::FenceToken;
 use crate::error::Operation;
-use crate::observe::{
-    ReclaimEnd, ReclaimResult, ReleaseErrorHandler, ReleaseFailure, ReleaseStage,
-};
-use crate::{Backoff, Jitter, LockError, LockId, LockKey, Locks, ReleaseResult, Ttl};
+use crate::observe::ReleaseErrorHandler;
+use crate::{LockId, LockKey, Locks, Ttl};
+
+use self::job::Job;
+pub(crate) use self::worker::Reclaimer;
 
 /// For how long, at the least, an abandoned acquire may still arrive at the store after the first
 /// `NotHeld`: its own release may have overtaken it on another connection. A longer operation timeout
@@ -20,12 +22,6 @@ const STRAGGLER_WINDOW: Duration = Duration::from_secs(1);
 
 /// For how long a release is repeated: the TTL of its lock is not known here.
 const RELEASE_PERSISTENCE: Duration = Duration::from_secs(60 * 60);
-
-const FIRST_DELAY: Duration = Duration::from_millis(25);
-
-/// The longest delay while the store has not been away for long; then a part of that time.
-const LONGEST_DELAY: Duration = Duration::from_secs(1);
-const DELAYS_PER_TIME_AWAY: u32 = 20;
 
 /// While armed, dropping it releases the lock id in the background.
 ///
@@ -104,89 +100,16 @@ impl<F: FenceToken> Drop for Reclaim<'_, F> {
             ),
             None => (RELEASE_PERSISTENCE, Duration::ZERO),
         };
-        let job = Job {
-            locks: self.locks.clone(),
-            id: *self.id,
-            key: self.key.cloned(),
-            on_error: self.on_error.cloned(),
-            after: self.after,
+        let job = Job::new(
+            self.locks,
+            *self.id,
+            self.key.cloned(),
+            self.on_error.cloned(),
+            self.after,
             persistence,
             straggler_window,
-        };
-        self.locks.spawn(&runtime, job.run());
-    }
-}
-
-#[derive(Debug)]
-struct Job<F: FenceToken> {
-    locks: Locks<F>,
-    id: LockId,
-    key: Option<LockKey>,
-    on_error: Option<ReleaseErrorHandler>,
-    after: Operation,
-    persistence: Duration,
-    straggler_window: Duration,
-}
-
-impl<F: FenceToken> Job<F> {
-    async fn run(self) {
-        let result = self.settle().await;
-        let end = ReclaimEnd {
-            backend: self.locks.store().capabilities.backend,
-            after: self.after,
-            lock_id: &self.id,
-            result,
-        };
-        self.locks
-            .observers()
-            .notify(|observer| observer.reclaim_ended(&end));
-    }
-
-    async fn settle(&self) -> ReclaimResult {
-        let started = Instant::now();
-        let mut first_not_held = None;
-        let mut attempt = 0;
-        loop {
-            let failure = match self.release().await {
-                Ok(ReleaseResult::Released) => return ReclaimResult::Released,
-                Ok(ReleaseResult::NotHeld { .. }) => {
-                    let since = *first_not_held.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= self.straggler_window {
-                        return ReclaimResult::NotHeld;
-                    }
-                    None
-                }
-                Err(error) => Some(error),
-            };
-            let spent = started.elapsed();
-            let closed = &self.locks.store().closed;
-            let hopeless = |error: &LockError| {
-                closed.is_cancelled() || (!error.is_retryable() && !error.outcome_unknown())
-            };
-            if spent >= self.persistence || failure.as_ref().is_some_and(hopeless) {
-                let Some(error) = failure else {
-                    return ReclaimResult::NotHeld;
-                };
-                let failure = ReleaseFailure::new(error, ReleaseStage::Background);
-                self.locks.report(&failure, self.on_error.as_ref());
-                return ReclaimResult::GivenUp;
-            }
-            let pause = Backoff::Exponential.delay(Jitter::Equal, FIRST_DELAY, attempt);
-            let pause = pause.min(LONGEST_DELAY.max(spent / DELAYS_PER_TIME_AWAY));
-            // Once closed, the next attempt fails.
-            drop(timeout(pause, closed.cancelled()).await);
-            attempt += 1;
-        }
-    }
-
-    async fn release(&self) -> Result<ReleaseResult, LockError> {
-        let subject = Subject::new(Operation::Release)
-            .key(self.key.as_ref())
-            .lock_id(&self.id);
-        let send = |deadline| {
-            let request = ReleaseRequest::new(&self.id, deadline);
-            self.locks.backend().release(request)
-        };
-        self.locks.bounded(subject, &Limits::default(), send).await
+        );
+        let store = self.locks.store();
+        store.reclaimer.settle(&runtime, job, &store.closed);
     }
 }

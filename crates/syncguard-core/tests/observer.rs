@@ -374,7 +374,7 @@ async fn reclaiming_is_heard_by_what_it_found() {
     assert_eq!(notes.take(), [released]);
 
     let lease = take("refused").await.detach();
-    let refusal = Fault::Refuse(ErrorCode::AuthFailed);
+    let refusal = Fault::Refuse(ErrorCode::InvalidArgument);
     faulty.plan(Operation::Release, [refusal, refusal]);
     locks.release(lease.lock_id()).await.unwrap_err();
     locks.drain(PATIENCE).await.unwrap();

@@ -177,7 +177,7 @@ async fn a_release_outlasts_a_long_outage() {
 
 #[tokio::test(start_paused = true)]
 async fn what_repetition_cannot_mend_is_reported_and_not_repeated() {
-    for code in [ErrorCode::AuthFailed, ErrorCode::InvalidArgument] {
+    for code in [ErrorCode::Internal, ErrorCode::InvalidArgument] {
         let faulty = FaultyBackend::default();
         let reports = Arc::new(AtomicUsize::new(0));
         let locks = faulty.builder().on_release_error({
@@ -197,6 +197,65 @@ async fn what_repetition_cannot_mend_is_reported_and_not_repeated() {
         assert_eq!(faulty.calls(Operation::Release), 2);
         assert_eq!(reports.load(Ordering::SeqCst), 1);
     }
+}
+
+/// Credentials are rotated while a process runs.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_denied_for_a_while_is_repeated() {
+    let faulty = FaultyBackend::default();
+    faulty.plan(
+        Operation::Release,
+        [Fault::Refuse(ErrorCode::AuthFailed); 5],
+    );
+    let guard = faulty.locks().lock("k").ttl(MINUTE).await.unwrap();
+    guard.release().await.unwrap_err();
+    until_free(&faulty.store, "k").await;
+}
+
+/// Thousands of callers give up while the store is away: what is pending stays small, and when the
+/// store is back, few releases run at once and all are soon done.
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_a_few_at_a_time_release_what_thousands_left() {
+    const ABANDONED: usize = 3_000;
+    let faulty = FaultyBackend::default();
+    faulty.plan(Operation::Acquire, [Fault::LoseReply; ABANDONED]);
+    let refusal = Fault::Refuse(ErrorCode::ServiceUnavailable);
+    faulty.plan(Operation::Release, [refusal; 40]);
+    let locks = faulty.locks();
+    for key in 0..ABANDONED {
+        let acquire = locks.try_lock(format!("k{key}")).ttl(MINUTE * 10);
+        acquire.await.unwrap_err();
+    }
+    assert_eq!(locks.pending(), ABANDONED);
+    // One at a time finds out whether the store is back, at growing intervals.
+    let answer = Fault::DelayReply(Duration::from_millis(5));
+    faulty.plan(Operation::Release, [answer; ABANDONED]);
+    while faulty.calls(Operation::Release) < 41 {
+        assert!(faulty.in_flight(Operation::Release) <= 16);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let back = Instant::now();
+    while locks.pending() > 0 {
+        assert!(faulty.in_flight(Operation::Release) <= 16);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(back.elapsed() < Duration::from_secs(10));
+    assert!(!is_held(&faulty.store, "k0").await);
+}
+
+/// Callers that give up on a held key do not load the store with releases of what they never had.
+#[tokio::test(start_paused = true)]
+async fn an_abandoned_acquire_of_a_held_key_costs_few_releases() {
+    let faulty = FaultyBackend::default();
+    let locks = faulty.locks();
+    let _held = locks.lock("k").ttl(MINUTE).await.unwrap();
+    for _ in 0..100 {
+        faulty.plan(Operation::Acquire, [Fault::DelayReply(MINUTE)]);
+        drop_after(1, locks.try_lock("k").ttl(MINUTE)).await;
+    }
+    locks.drain(MINUTE).await.unwrap();
+    let releases = faulty.calls(Operation::Release);
+    assert!(releases <= 600, "{releases} releases for 100 callers");
 }
 
 #[tokio::test]
