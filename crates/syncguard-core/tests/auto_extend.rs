@@ -264,7 +264,7 @@ async fn a_lookup_does_not_move_the_local_deadline() {
     assert!(!guard.is_valid());
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn after_thousands_of_renewed_locks_no_task_is_left_and_no_lock_revived() {
     let store = MemoryBackend::default();
     let locks = Locks::new(store.clone());
@@ -280,7 +280,7 @@ async fn after_thousands_of_renewed_locks_no_task_is_left_and_no_lock_revived() 
         workers.spawn(async move {
             let key = format!("k{worker}");
             for round in 0..40_u32 {
-                let ttl = Duration::from_millis(30);
+                let ttl = Duration::from_secs(3);
                 let guard = locks
                     .try_lock(&key)
                     .ttl(ttl)
@@ -288,7 +288,7 @@ async fn after_thousands_of_renewed_locks_no_task_is_left_and_no_lock_revived() 
                     .unwrap()
                     .expect("the key is free");
                 let guard = guard.auto_extend(AutoExtend::new());
-                tokio::time::sleep(Duration::from_millis(u64::from((worker + round) % 25))).await;
+                tokio::time::sleep(ttl * ((worker + round) % 25) / 30).await;
                 let lease = guard.lease();
                 let _ = guard.release().await.unwrap();
                 let late = lease.extend(ttl).await.unwrap();
@@ -308,7 +308,7 @@ async fn after_thousands_of_renewed_locks_no_task_is_left_and_no_lock_revived() 
 #[test]
 fn a_holder_that_was_paused_past_its_ttl_finds_out_on_waking() {
     let store = MemoryBackend::default();
-    let ttl = Duration::from_millis(200);
+    let ttl = Duration::from_millis(1_500);
     let (pausing, holder_is_paused) = std::sync::mpsc::channel();
     let other = std::thread::spawn({
         let store = store.clone();

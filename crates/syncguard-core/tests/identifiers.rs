@@ -195,7 +195,7 @@ async fn raw_identifiers_are_shown_nowhere() {
     ids.extend(error.lock_id());
     shown.see_error(&error);
     let kept = LockOptions::new()
-        .ttl(Duration::from_millis(60))
+        .ttl(Duration::from_secs(3))
         .auto_extend(AutoExtend::new());
     let third = format!("{SECRET}:third");
     let section = async |lease: Lease<_>| {

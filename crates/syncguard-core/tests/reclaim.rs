@@ -115,7 +115,7 @@ async fn an_acquire_overtaken_by_its_own_release_is_given_back_too() {
     until_free(&faulty.store, "k").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_grant_that_arrives_after_its_ttl_is_an_error_and_given_back() {
     let faulty = FaultyBackend::default();
     faulty.plan(
