@@ -1,16 +1,15 @@
 -- Acquires the lock on a key, or replies why not. One statement: one implicit transaction.
 -- $1 statement, $2 lock id, $3 storage key, $4 fence key, $5 TTL in ms, $6 user's key
 WITH
--- The row as it was when the statement began. A contended attempt ends here: it has written nothing
--- and waited for nobody.
+-- The row as it was when the statement began. A contended attempt ends here, without a write or a wait.
 seen AS MATERIALIZED (
     SELECT lock_id, expires_at_ms, fence, expires_at_ms > {now_ms} - {tolerance_ms} AS live
     FROM {locks}
     WHERE key = $3
 ),
--- Contenders for a free key queue for an advisory lock. Other implementations of SyncGuard take the
--- same one and then upsert without a condition, so nobody may upsert without it. The try comes first
--- to find out whether there was a queue.
+-- Contenders for a free key queue for an advisory lock. Other implementations of SyncGuard queue for the
+-- same one and then upsert without a condition, so every upsert needs it. The first, failed try shows that
+-- there was a queue.
 turn AS MATERIALIZED (
     SELECT CASE
         WHEN pg_try_advisory_xact_lock(hashtext($3)) THEN false
@@ -18,9 +17,9 @@ turn AS MATERIALIZED (
     END AS waited
     WHERE $1 = '{statement}' AND NOT EXISTS (SELECT FROM seen WHERE live)
 ),
--- Lock the row of an expired lock before reading the clock. An extend that is about to commit may
--- still save it. And after a delete that is about to commit, the upsert would insert values that were
--- computed before the wait.
+-- Lock the row of an expired lock before reading the clock: an extend that is about to commit may still
+-- save the lock. And if a delete is about to commit, the upsert would wait for it and then insert values
+-- that were computed before the wait.
 settled AS MATERIALIZED (
     SELECT lock.expires_at_ms
     FROM turn, seen, {locks} AS lock
@@ -40,9 +39,9 @@ bumped AS (
     WHERE counter.fence >= 0 AND counter.fence < {fence_max}
     RETURNING fence
 ),
--- A lock that was granted while this statement queued is invisible to its snapshot, but not to ON
--- CONFLICT, which checks the newest version of the row. Then the race is lost and a fence skipped. If
--- that lock has this very id, the same call was delivered twice, and its grant stays as it is.
+-- The snapshot of this statement does not show a lock that was granted while it queued. ON CONFLICT does:
+-- it checks the newest version of the row. Then the race is lost and a fence is skipped. If that lock has
+-- this id, the driver sent the call twice: the grant stays as it is.
 granted AS (
     INSERT INTO {locks} AS lock (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)
     SELECT $3, $2, now_ms + $5, now_ms, lpad(fence::text, 15, '0'), $6

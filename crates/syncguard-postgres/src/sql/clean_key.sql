@@ -1,4 +1,4 @@
--- Deletes the row of a lock that expired some time ago. Never a fence counter.
+-- Deletes the row of a lock that expired some time ago. It never deletes a fence counter.
 -- $1 statement, $2 storage key
 WITH deleted AS (
     DELETE FROM {locks} AS lock

@@ -1,9 +1,9 @@
 -- Replaces the remaining time of the lock that an id holds.
 -- $1 statement, $2 lock id, $3 TTL in ms
 WITH
--- After its expiry a lock can be saved only while nobody acquires the key. An acquire holds the
--- advisory lock; without it, the upsert of other implementations would not notice the extend. Before
--- its expiry nobody acquires the key, and a renewal needs no advisory lock.
+-- After its expiry, a lock can be saved only while nobody acquires the key, so the extend queues for the
+-- advisory lock of acquire: the upsert of other implementations would overwrite it. Before the expiry
+-- nobody acquires the key, and an extend needs no advisory lock.
 turn AS MATERIALIZED (
     SELECT key, overdue, CASE WHEN overdue THEN pg_advisory_xact_lock(hashtext(key)) END
     FROM (

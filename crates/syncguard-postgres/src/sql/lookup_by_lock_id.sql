@@ -1,4 +1,4 @@
--- The live lock of a lock id. The user's key comes last: it may hold any character.
+-- The live lock of a lock id. The user's key comes last: it may contain any character.
 -- $1 statement, $2 lock id
 SELECT concat_ws(' ', '{statement}', $2,
     CASE WHEN lock.expires_at_ms > {now_ms} - {tolerance_ms} THEN

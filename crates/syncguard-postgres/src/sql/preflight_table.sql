@@ -1,5 +1,5 @@
--- A table, and what the role may do with it. No row if the table does not exist.
--- $1 schema or NULL, $2 table, $3 the permissions that are needed
+-- A table, and the permissions on it that the role lacks. No row if the table does not exist.
+-- $1 schema or NULL, $2 table, $3 the needed permissions
 SELECT class.oid::bigint AS id,
        class.relpersistence <> 'p' AS unlogged,
        row_security_active(class.oid) AS row_security,
@@ -7,7 +7,7 @@ SELECT class.oid::bigint AS id,
                WHERE option_name = 'fillfactor' AND option_value::integer < 100) AS fillfactor,
        has_schema_privilege(class.relnamespace, 'USAGE') AS usage,
        array(SELECT privilege FROM unnest($3::text[]) AS privilege
-             -- DELETE is granted on whole tables only, the others on columns, too.
+             -- DELETE can be granted only on a table, the others also on columns.
              WHERE NOT CASE privilege WHEN 'DELETE' THEN has_table_privilege(class.oid, privilege)
                        ELSE has_any_column_privilege(class.oid, privilege) END) AS missing
 FROM pg_class AS class JOIN pg_namespace AS schema ON schema.oid = class.relnamespace

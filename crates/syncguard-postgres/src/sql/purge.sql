@@ -1,4 +1,4 @@
--- Deletes up to $3 rows of locks that expired some time ago. Never a fence counter.
+-- Deletes up to $3 rows of locks that expired some time ago. It never deletes a fence counter.
 -- $1 statement, $2 unused, $3 how many at most
 WITH expired AS MATERIALIZED (
     -- Skip a row that is in use instead of waiting for it. FOR UPDATE checks the newest version of a

@@ -1,12 +1,13 @@
--- Takes a free key for a lock id.
+-- Acquires a free key for a lock id.
 --
 -- KEYS: the lock, the index of the id, the key's fence counter
--- ARGV: how the lock's value begins, up to the expiry; the TTL in ms; how it goes on from the key to
--- the fence: all in one
--- Answers the lock's value; 0 where another id holds it; -3 where the value is no lock; -4 where the
--- fence counter is used up. Nothing changes unless it answers a text.
+-- ARGV: one string: JSON prefix of the lock (up to the expiry), TTL in ms, JSON suffix (from the key to
+-- the fence)
+-- Returns the lock's value; 0 if another id holds the key; -3 if the value is not a lock; -4 if the
+-- fence counter is exhausted. It changes nothing unless it returns a value.
 --
--- Each argument costs as much as a search in a string, and an answer in a table as much as a command.
+-- One argument and no table in the reply: each further argument costs as much as a search in a string,
+-- a table as much as a command.
 
 local call, key, index = redis.call, KEYS[1], KEYS[2]
 local value = call('GET', key)
@@ -19,24 +20,24 @@ if value then
     if not owned then
       return 0
     end
-    -- Delivered twice: the same grant.
+    -- Idempotent: the same grant again.
     local whole = lock or value:find('"fence":"%d+"}$') and pcall(cjson.decode, value)
     return whole and value or -3
   end
   former = lock and lock.lockId or value:sub(12, 33)
 end
 
--- The first write is one that Redis refuses when its memory is full. After a write that is always
--- allowed, such as DEL, it would refuse nothing any more.
+-- The first write must be one that Redis refuses when its memory is full: after a write that it always
+-- allows, such as DEL, it refuses none.
 local counter = call('INCR', KEYS[3])
 if counter < 1 or counter > FENCE_MAX then
   call('DECR', KEYS[3])
   return -4
 end
 
--- An expired lock that is still there (someone took its TTL away) has an index, to be removed if
--- it still means this lock. Its name differs from ours in the id alone. Not so where the prefix is
--- too long for an id beside it and index names are hashes: there the index ends with its TTL.
+-- An expired lock that still exists (someone removed its TTL) has an index. Delete it if it still leads
+-- to this lock. Its name differs from ours only in the id. If the prefix is so long that index names are
+-- hashes, the name is unknown here, and the index expires with its TTL.
 if former and #former == 22 and index:sub(-22) == head:sub(12, 33) then
   local old = index:sub(1, -23) .. former
   if call('GET', old) == key then
@@ -44,8 +45,8 @@ if former and #former == 22 and index:sub(-22) == head:sub(12, 33) then
   end
 end
 
--- Written out by hand: cjson.encode takes twice as long, and a float a third of that. %d is cheap, but
--- cut to 32 bits on a server that was built so: hence large numbers in two parts.
+-- Not cjson.encode, which takes twice as long; formatting a float takes a third of that. %d is cheap, but
+-- some builds cut it to 32 bits: hence large numbers in two parts.
 local format = string.format
 local ttl, tail = ARGV[1]:match('(%d+)(.*)', 50)
 local ms = time[2] / 1000
@@ -56,7 +57,7 @@ local ends = format('%d%06d', (expires - low) / 1000000, low)
 local lock = head .. ends .. ',"acquiredAtMs":' .. time[1]
   .. (#time[2] == 6 and time[2]:sub(1, 3) or format('%03d', ms)) .. tail
   .. format(counter < 2147483648 and '%015d"}' or '%015.0f"}', counter)
--- One point in time for both. Redis would count a PX from each SET anew.
+-- PXAT, not PX: both keys must expire at the same time, and Redis counts PX from each SET.
 call('SET', key, lock, 'PXAT', ends)
 call('SET', index, key, 'PXAT', ends)
 return lock

@@ -1,9 +1,9 @@
 -- Replaces the remaining time of the lock that an id holds.
 --
 -- KEYS: the index of the id
--- ARGV: how the value of a lock with the id begins, and the TTL in ms, in one
--- Answers the expiry; 0 where another id holds the key; -1 where there is no such lock; -2 where
--- it had expired; -3 where the value is no lock; -5 where the index leads to nothing.
+-- ARGV: one string: JSON prefix of a lock of the id, TTL in ms
+-- Returns the expiry; 0 if another id holds the key; -1 if there is no index; -2 if the lock had expired;
+-- -3 if the value is not a lock; -5 if the index exists and the lock does not.
 
 local call, index = redis.call, KEYS[1]
 local key = call('GET', index)
@@ -16,7 +16,7 @@ if not value then
 end
 local time, head = call('TIME'), ARGV[1]:sub(1, 49)
 --- lock.lua
--- An index can outlive its lock. The owner is what the lock says, not what led here.
+-- An index can outlive its lock: only the lock itself says who owns it.
 if not owned then
   return 0
 end
@@ -34,10 +34,10 @@ if lock then
   lock.expiresAtMs = renewed
   value = cjson.encode(lock)
 else
-  -- The expiry keeps its 13 digits and its place.
+  -- The expiry keeps its place and its length, 13 digits.
   value = head .. ends .. value:sub(63)
 end
--- SET first: it is what Redis refuses when its memory is full, and then nothing has changed.
+-- SET first: if memory is full, Redis refuses it, and nothing has changed.
 call('SET', key, value, 'PXAT', ends)
 call('PEXPIREAT', index, ends)
 return renewed

@@ -1,10 +1,9 @@
--- Judges the lock in `value` by `time`: sets `live`, and `owned`, whether its text begins with `head`,
--- or its id is that of `head`. Sets `lock`, too, if it had to be decoded. Part of the scripts that
--- judge stored locks.
+-- Included in the scripts that judge a stored lock. Reads the lock in `value`: sets `live` (by `time`) and
+-- `owned` (by the id in `head`); also sets `lock` if it had to decode the value.
 
--- The locks that acquire.lua writes have id and expiry at fixed places, characters 12 to 33 and 50 to
--- 62; to look there costs a fraction of decoding. Quotes inside a key are escaped, so nothing else can
--- look the same. They also end alike: a value that was cut short does not.
+-- acquire.lua writes id and expiry at fixed places, characters 12 to 33 and 50 to 62: reading them costs a
+-- fraction of decoding. Quotes inside a key are escaped, so no other value looks the same. The check of the
+-- end recognises a truncated value.
 local find = string.find
 local owned = find(value, head, 1, true) == 1
 local live, lock
@@ -13,12 +12,11 @@ local expires = (owned or find(value, '{"lockId":"', 1, true) == 1
   and find(value, ',"acquiredAtMs":', 63, true) == 63 and find(value, '"}', -2, true)
   and value:match('^%d+', 50)
 if expires and #expires == 13 then
-  -- As texts first, as to read a number costs more: the first ten digits are seconds, and if those
-  -- are not past, neither is the tolerance.
+  -- Compare as text first, which is cheaper than parsing a number: the first ten digits are seconds. If they
+  -- have not passed, the lock is live.
   live = expires >= time[1] or expires + TOLERANCE_MS > time[1] * 1000 + time[2] / 1000
 else
-  -- Some other implementation's: the same fields in any order. Or no lock at all, and then whoever
-  -- wrote it needs it more than we need the key.
+  -- Another implementation's lock, with the fields in any order. Or a foreign value: never overwrite it.
   local decodes
   decodes, lock = pcall(cjson.decode, value)
   if not (decodes and type(lock) == 'table'

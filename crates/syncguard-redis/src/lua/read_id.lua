@@ -1,7 +1,7 @@
--- Reads what is stored under the key that a lock id leads to, and the time by which to judge it.
+-- Reads the value of the key that a lock id's index leads to, and the server's time.
 --
 -- KEYS: the index of the id
--- Answers 'seconds microseconds value', or nil.
+-- Returns 'seconds microseconds value', or nil.
 
 local call = redis.call
 local key = call('GET', KEYS[1])

@@ -1,7 +1,7 @@
--- Reads what is stored under a key, and the time by which to judge it.
+-- Reads the value of a key, and the server's time.
 --
 -- KEYS: the lock
--- Answers 'seconds microseconds value', or nil.
+-- Returns 'seconds microseconds value', or nil.
 
 local call = redis.call
 local value = call('GET', KEYS[1])

@@ -1,9 +1,9 @@
--- Frees the key that a lock id holds.
+-- Releases the lock that an id holds.
 --
 -- KEYS: the index of the id
--- ARGV: how the value of a lock with the id begins
--- Answers 1; 0 where another id holds the key; -1 where there is no such lock; -2 where it had
--- expired; -3 where the value is no lock; -5 where the index leads to nothing.
+-- ARGV: JSON prefix of a lock of the id
+-- Returns 1; 0 if another id holds the key; -1 if there is no index; -2 if the lock had expired; -3 if the
+-- value is not a lock; -5 if the index exists and the lock does not.
 
 local call, index, head = redis.call, KEYS[1], ARGV[1]
 local key = call('GET', index)
@@ -16,7 +16,7 @@ if not value then
 end
 local time = call('TIME')
 --- lock.lua
--- An index can outlive its lock. The owner is what the lock says, not what led here.
+-- An index can outlive its lock: only the lock itself says who owns it.
 if not owned then
   return 0
 end

@@ -1,18 +1,18 @@
 #!lua flags=no-writes,allow-stale
--- Which of the commands that the other scripts use may this user not run on the store's names?
+-- Checks whether the user has permission for the commands of the other scripts, on the store's names.
 --
 -- ARGV: the name of a lock, of an index and of a fence counter
--- Answers what was refused for want of a right, as in 'SET'.
+-- Returns the commands that it may not run, such as 'SET'.
 --
--- A script that may not write has its writes refused, but only after the rights were checked: the
--- reason tells which it was, and nothing is written.
+-- Redis refuses the writes of a script with `no-writes`, so nothing is written. It checks permissions first:
+-- the reason for the refusal says whether the permission is missing.
 
 local lock, index, fence = ARGV[1], ARGV[2], ARGV[3]
 local calls = {
   {'GET', lock}, {'GET', index}, {'SET', lock, ''}, {'SET', index, ''}, {'DEL', lock, index},
   {'INCR', fence}, {'DECR', fence}, {'PEXPIREAT', index, '1'}, {'TIME'},
 }
--- As 7.0 has it, and later versions and Valkey.
+-- The wording of 7.0, of later versions, and of Valkey.
 local refusals = {'user executing the script', 'ACL failure in script', 'NOPERM'}
 local denied = {}
 for _, call in ipairs(calls) do
