@@ -11,7 +11,7 @@ use crate::{Fixture, Target};
 /// The timeout of a wait bounds an attempt in flight. What that attempt may acquire later is released
 /// once the server answers again.
 pub async fn the_timeout_of_a_wait_holds_against_a_stopped_server<T: Target>(fixture: Fixture<T>) {
-    let (timeout, grace) = (Duration::from_millis(500), Duration::from_millis(100));
+    let (timeout, grace) = (Duration::from_millis(500), Duration::from_secs(2));
     let direct = fixture.direct().await;
     let key = fixture.key("stopped");
     let _ = free_within(&direct.locks, &key, BEFORE_LONG).await;
@@ -19,6 +19,7 @@ pub async fn the_timeout_of_a_wait_holds_against_a_stopped_server<T: Target>(fix
     paused.expect("the server cannot be paused");
     for _ in 0..3 {
         let request = direct.locks.lock(&key).timeout(timeout).ttl(LONG);
+        let pending = direct.locks.pending();
         let started = Instant::now();
         let error = by(request.run(async |_| ()), started + timeout + grace)
             .await
@@ -27,7 +28,9 @@ pub async fn the_timeout_of_a_wait_holds_against_a_stopped_server<T: Target>(fix
         let waited = started.elapsed();
         assert!(waited >= timeout, "{waited:?}");
         assert_eq!(error.code(), ErrorCode::AcquisitionTimeout, "{error:?}");
-        assert!(error.outcome_unknown(), "{error:?}");
+        // Nothing is released while the server is stopped. Some stores know that nothing was sent.
+        let reclaimed = direct.locks.pending() > pending;
+        assert_eq!(error.outcome_unknown(), reclaimed, "{error:?}");
     }
     let resumed = fixture.server().resume();
     resumed.expect("the server cannot be resumed");
