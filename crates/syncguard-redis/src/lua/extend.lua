@@ -37,7 +37,8 @@ else
   -- The expiry keeps its place and its length, 13 digits.
   value = head .. ends .. value:sub(63)
 end
--- SET first: if memory is full, Redis refuses it, and nothing has changed.
-call('SET', key, value, 'PXAT', ends)
+-- PEXPIREAT first, so that full memory ends no lease: only the first write of a script is refused for want of
+-- memory, and PEXPIREAT never is. All other refusals (READONLY, MISCONF, NOREPLICAS) strike the first write.
 call('PEXPIREAT', index, ends)
+call('SET', key, value, 'PXAT', ends)
 return renewed

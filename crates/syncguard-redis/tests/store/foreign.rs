@@ -162,9 +162,21 @@ async fn without_memory_there_is_an_error_and_never_half_a_lock() {
         assert!(error.is_retryable() && !error.outcome_unknown());
     }
     assert!(locks.try_lock("held").await.unwrap().is_none());
-    let error = held.extend(Duration::from_secs(90)).await.unwrap_err();
-    assert_eq!(error.code(), ErrorCode::RateLimited);
-    assert!(backend.lookup_id(held.lock_id()).await.unwrap().is_some());
+    let before = backend.lookup_id(held.lock_id()).await.unwrap().unwrap();
+    assert!(
+        held.extend(Duration::from_secs(90))
+            .await
+            .unwrap()
+            .is_extended(),
+        "a renewal keeps its lock while memory is full"
+    );
+    let after = backend.lookup_id(held.lock_id()).await.unwrap().unwrap();
+    assert!(after.expires_at_ms > before.expires_at_ms + 20_000);
+    let index = format!("syncguard:id:{}", held.lock_id().as_str());
+    for name in ["syncguard:held", &index] {
+        let ends: i64 = raw.run(&["PEXPIRETIME", name]).await;
+        assert_eq!(ends, after.expires_at_ms, "{name}");
+    }
     assert!(
         held.release().await.unwrap().is_released(),
         "a release needs no memory"
