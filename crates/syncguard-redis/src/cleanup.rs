@@ -1,25 +1,22 @@
 //! [`Cleanup`]: removes locks that expired long ago when a look-up finds them.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use syncguard_core::{LockError, LockInfoDebug};
-use tokio::time::Instant;
 
 use crate::names::Names;
+use crate::pace::Pace;
 use crate::record::Reading;
 use crate::wire::Clients;
 use crate::wire::script::CLEANUP;
 
 /// How long ago a lock must have expired, by the server's time.
 const GUARD_MS: i64 = 2_000;
-/// At most one removal in this time.
-const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Shared by the clones of a backend.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cleanup {
-    last: Arc<Mutex<Option<Instant>>>,
+    pace: Arc<Pace>,
 }
 
 impl Cleanup {
@@ -33,7 +30,7 @@ impl Cleanup {
         seen: Reading,
         lock: &LockInfoDebug,
     ) {
-        if seen.now_ms.saturating_sub(lock.expires_at_ms) <= GUARD_MS || !self.is_due() {
+        if seen.now_ms.saturating_sub(lock.expires_at_ms) <= GUARD_MS || !self.pace.is_due() {
             return;
         }
         let (clients, index, id) = (clients.clone(), names.index(&lock.lock_id), lock.lock_id);
@@ -54,14 +51,5 @@ impl Cleanup {
                 );
             }
         }));
-    }
-
-    fn is_due(&self) -> bool {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = last.is_none_or(|last| last.elapsed() >= INTERVAL);
-        if due {
-            *last = Some(Instant::now());
-        }
-        due
     }
 }

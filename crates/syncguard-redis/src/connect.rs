@@ -197,14 +197,21 @@ fn build(config: Config, timeout: Duration) -> Result<Client, LockError> {
             max_timeout: Some(timeout),
             interval: (timeout / 4).max(Duration::from_millis(10)),
         },
-        tcp: TcpConfig {
-            nodelay: Some(true),
-            ..TcpConfig::default()
-        },
+        tcp: tcp(timeout),
         ..ConnectionConfig::default()
     })
     .build()
     .map_err(|error| connect_error(&error))
+}
+
+fn tcp(timeout: Duration) -> TcpConfig {
+    TcpConfig {
+        nodelay: Some(true),
+        // A peer that acknowledges nothing: the driver itself would wait for room to write.
+        #[cfg(target_os = "linux")]
+        user_timeout: Some(timeout),
+        ..TcpConfig::default()
+    }
 }
 
 /// Waits until the first connection is established or has failed.

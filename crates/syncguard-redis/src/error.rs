@@ -61,6 +61,14 @@ impl CommandError {
         }
     }
 
+    /// Whether it failed before anything was sent.
+    pub(crate) fn was_not_sent(&self) -> bool {
+        match self {
+            Self::NotSent { .. } => true,
+            Self::Driver(error) => matches!(error.kind(), ErrorKind::Canceled),
+        }
+    }
+
     /// Whether the server does not know a script by its digest.
     pub(crate) fn is_noscript(&self) -> bool {
         self.reply_code() == Some("NOSCRIPT")
@@ -69,6 +77,11 @@ impl CommandError {
     /// Whether the server denies this user a command, or does not have it: managed services hide some.
     pub(crate) fn is_denied(&self) -> bool {
         self.reply_code() == Some("NOPERM") || self.details().contains("unknown command")
+    }
+
+    /// Whether the server is a replica, and so the wrong one.
+    pub(crate) fn is_from_replica(&self) -> bool {
+        matches!(self.reply_code(), Some("READONLY" | "MASTERDOWN"))
     }
 
     /// Whether the server cannot read a script at all.

@@ -62,6 +62,7 @@ mod connect;
 mod error;
 mod names;
 mod options;
+mod pace;
 mod preflight;
 mod record;
 mod wire;

@@ -1,6 +1,7 @@
 //! What is sent to Redis, and how replies are read. The scripts are in `lua/`.
 
 mod clients;
+mod keep_alive;
 pub(crate) mod script;
 mod spawn_on_drop;
 

@@ -16,8 +16,13 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::error::{CommandError, still_in_flight};
+use crate::pace::Pace;
+use crate::wire::keep_alive::keep_alive;
 use crate::wire::script::Script;
 use crate::wire::spawn_on_drop::SpawnOnDrop;
+
+/// How long a call that a replica refused may wait for another connection.
+const LONGEST_DEPARTURE: Duration = Duration::from_secs(1);
 
 /// One connection or several, shared by the clones of a backend.
 #[derive(Clone)]
@@ -30,12 +35,25 @@ struct Shared {
     options: Options,
     /// The connection of a client that the backend itself made.
     connection: Option<Connection>,
+    /// Watches that connection.
+    watching: Option<Watching>,
+    /// Attempts to leave a server that turned out to be a replica.
+    departures: Pace,
     /// Calls in flight. Closed, it admits no further ones.
     in_flight: TaskTracker,
 }
 
 /// fred's own task, which holds a client and would outlive all others. It ends with this value.
 pub(crate) struct Connection(pub(crate) JoinHandle<Result<(), Error>>);
+
+/// The task that watches a connection. It ends with this value.
+struct Watching(JoinHandle<()>);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 impl Drop for Connection {
     fn drop(&mut self) {
@@ -65,11 +83,20 @@ impl Clients {
             cluster_hash: slot.map(ClusterHash::Custom),
             ..Options::default()
         };
+        let watching = connection.as_ref().and(clients.first()).map(|client| {
+            Watching(tokio::spawn(keep_alive(
+                client.clone(),
+                options.clone(),
+                timeout,
+            )))
+        });
         Self(Arc::new(Shared {
             clients,
             timeout,
             options,
             connection,
+            watching,
+            departures: Pace::default(),
             in_flight: TaskTracker::new(),
         }))
     }
@@ -102,10 +129,12 @@ impl Clients {
         deadline: Instant,
     ) -> Result<Value, LockError> {
         let reply = self.evaluate(affinity, script, keys, arguments, deadline);
-        reply.await.map_err(|error| match script.writes {
-            true => error.of_write(),
-            false => error.of_read(),
-        })
+        self.fairly(reply)
+            .await
+            .map_err(|error| match script.writes {
+                true => error.of_write(),
+                false => error.of_read(),
+            })
     }
 
     async fn evaluate(
@@ -145,9 +174,26 @@ impl Clients {
         arguments: Vec<Value>,
         deadline: Instant,
     ) -> Result<Value, CommandError> {
-        let _in_flight = self.admit()?;
-        let client = self.client("")?;
-        self.send(client, command, arguments, deadline).await
+        let asking = async {
+            let _in_flight = self.admit()?;
+            let client = self.client("")?;
+            self.send(client, command, arguments, deadline).await
+        };
+        self.fairly(asking).await
+    }
+
+    /// Lets other tasks run after a call that failed at once: its caller may try again at once, and the
+    /// driver needs the thread to reconnect.
+    async fn fairly(
+        &self,
+        call: impl Future<Output = Result<Value, CommandError>>,
+    ) -> Result<Value, CommandError> {
+        let reply = call.await;
+        let at_once = reply.as_ref().is_err_and(CommandError::was_not_sent);
+        if at_once && Handle::try_current().is_ok() {
+            tokio::task::yield_now().await;
+        }
+        reply
     }
 
     /// Sends one command, unless the deadline has passed. Once begun, it continues in a task if the
@@ -171,15 +217,31 @@ impl Clients {
             // Nothing in it is on the heap.
             ..self.0.options.clone()
         };
-        let client = client.with_options(&options);
+        let calling = client.with_options(&options);
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
         let in_flight = self.0.in_flight.token();
         let call = async move {
-            let reply = client.custom(command, arguments).await;
+            let reply = calling.custom(command, arguments).await;
             drop(in_flight);
             reply
         };
-        Ok(SpawnOnDrop::new(runtime, call).await?)
+        let reply = SpawnOnDrop::new(runtime, call).await;
+        let reply = reply.map_err(CommandError::from);
+        if reply.as_ref().is_err_and(CommandError::is_from_replica) {
+            self.leave(client, deadline).await;
+        }
+        reply
+    }
+
+    /// Reconnects, since the address may lead to the new primary by now. Waits for it, so that the next
+    /// call finds a connection, but not for long: the caller has its answer.
+    async fn leave(&self, client: &Client, deadline: Instant) {
+        if self.0.connection.is_some() && self.0.departures.is_due() {
+            let now = Instant::now();
+            let patience = deadline.saturating_duration_since(now) / 2;
+            let patience = patience.min(LONGEST_DEPARTURE);
+            let _ = timeout_at(now + patience, client.force_reconnection()).await;
+        }
     }
 
     /// Counts a call as in flight, unless the backend was closed.
@@ -215,6 +277,9 @@ impl Clients {
                 let _ = timeout_at(deadline, client.quit()).await;
             }
             connection.0.abort();
+        }
+        if let Some(watching) = &self.0.watching {
+            watching.0.abort();
         }
         ended.map_err(|_| still_in_flight())
     }

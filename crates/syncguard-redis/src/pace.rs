@@ -1,0 +1,24 @@
+//! [`Pace`]: at most one in a second.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// When something was last done.
+#[derive(Debug, Default)]
+pub(crate) struct Pace(Mutex<Option<Instant>>);
+
+impl Pace {
+    /// Whether it may be done again; if so, it counts as done now.
+    pub(crate) fn is_due(&self) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.is_none_or(|last| last.elapsed() >= INTERVAL);
+        if due {
+            *last = Some(Instant::now());
+        }
+        due
+    }
+}
