@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use syncguard_core::backend::{Grant, TIME_TOLERANCE_MS, is_live};
 use syncguard_core::{Fence, LockError, LockId, LockInfoDebug, LockKey};
 
@@ -20,12 +21,31 @@ pub(crate) struct Reading {
 struct Record<'a> {
     #[serde(borrow)]
     lock_id: Cow<'a, str>,
+    #[serde(deserialize_with = "milliseconds")]
     expires_at_ms: i64,
+    #[serde(deserialize_with = "milliseconds")]
     acquired_at_ms: i64,
     #[serde(borrow)]
     key: Cow<'a, str>,
     #[serde(borrow)]
     fence: Cow<'a, str>,
+}
+
+/// The greatest time that is read, in ms either side of 1970: beyond it a double skips integers. The
+/// scripts have the same limit.
+pub(crate) const MAX_MS: i64 = 1 << 53;
+
+/// A time as any tool may write it: `1795862479500`, `1795862479500.0` or `1.7958624795e12`. What is
+/// less than a millisecond is cut off.
+fn milliseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    let number = serde_json::Number::deserialize(deserializer)?;
+    let whole = number.as_i64().or_else(|| {
+        let text = format!("{:.0}", number.as_f64()?.floor());
+        text.parse().ok()
+    });
+    whole
+        .filter(|ms| (-MAX_MS..=MAX_MS).contains(ms))
+        .ok_or_else(|| D::Error::custom("not a time in milliseconds"))
 }
 
 /// JSON prefix of a lock with this id: everything before the expiry.

@@ -3,7 +3,7 @@
 -- KEYS: the lock, the index of the id, the key's fence counter
 -- ARGV: one string: JSON prefix of the lock (up to the expiry), TTL in ms, JSON suffix (from the key to
 -- the fence)
--- Returns the lock's value; 0 if another id holds the key; -3 if the value is not a lock; -4 if the
+-- Returns the lock's value; if another id holds the key, in how many ms it is free; -3 if the value is not a lock; -4 if the
 -- fence counter is exhausted. It changes nothing unless it returns a value.
 --
 -- One argument and no table in the reply: each further argument costs as much as a search in a string,
@@ -18,7 +18,11 @@ if value then
   --- lock.lua
   if live then
     if not owned then
-      return 0
+      -- Redis removes the lock in the millisecond after its expiry; by PX, the TypeScript original's
+      -- expiry can be one later than it says. Without a TTL it is there until the tolerance is over.
+      local now = time[1] * 1000 + time[2] / 1000
+      local left = expires + 2 - now
+      return math.ceil(left > 0 and left or expires + TOLERANCE_MS - now)
     end
     -- Idempotent: the same grant again.
     local whole = lock or value:find('"fence":"%d+"}$') and pcall(cjson.decode, value)

@@ -1,5 +1,5 @@
--- Included in the scripts that judge a stored lock. Reads the lock in `value`: sets `live` (by `time`) and
--- `owned` (by the id in `head`); also sets `lock` if it had to decode the value.
+-- Included in the scripts that judge a stored lock. Reads the lock in `value`: sets `live` (by `time`),
+-- `owned` (by the id in `head`) and `expires`; also sets `lock` if it had to decode the value.
 
 -- acquire.lua writes id and expiry at fixed places, characters 12 to 33 and 50 to 62: reading them costs a
 -- fraction of decoding. Quotes inside a key are escaped, so no other value looks the same. The check of the
@@ -19,12 +19,14 @@ else
   -- Another implementation's lock, with the fields in any order. Or a foreign value: never overwrite it.
   local decodes
   decodes, lock = pcall(cjson.decode, value)
+  expires = decodes and type(lock) == 'table' and lock.expiresAtMs
   if not (decodes and type(lock) == 'table'
     and type(lock.lockId) == 'string' and type(lock.key) == 'string'
-    and type(lock.expiresAtMs) == 'number' and type(lock.acquiredAtMs) == 'number'
+    and type(expires) == 'number' and type(lock.acquiredAtMs) == 'number'
+    and math.abs(expires) <= MAX_MS and math.abs(lock.acquiredAtMs) <= MAX_MS
     and type(lock.fence) == 'string') then
     return -3
   end
   owned = lock.lockId == head:sub(12, 33)
-  live = lock.expiresAtMs + TOLERANCE_MS > time[1] * 1000 + time[2] / 1000
+  live = expires + TOLERANCE_MS > time[1] * 1000 + time[2] / 1000
 end

@@ -1,6 +1,7 @@
 //! The scripts, and how their replies are read.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use fred::bytes_utils::Str;
 use fred::types::Value;
@@ -9,7 +10,7 @@ use syncguard_core::backend::{
 };
 use syncguard_core::{ErrorCode, ExtendResult, Fence, LockError, LockId, ReleaseResult};
 
-use crate::record::{self, Reading, not_a_lock};
+use crate::record::{self, MAX_MS, Reading, not_a_lock};
 
 pub(crate) static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::judging(include_str!("../lua/acquire.lua")));
@@ -57,7 +58,9 @@ impl Script {
     /// The limits and the judging are part of its text: Redis would convert arguments and create a
     /// function anew at every call.
     fn judging(body: &str) -> Self {
-        let limits = format!("local TOLERANCE_MS, FENCE_MAX = {TIME_TOLERANCE_MS}, {FENCE_MAX}\n");
+        let limits = format!(
+            "local TOLERANCE_MS, FENCE_MAX, MAX_MS = {TIME_TOLERANCE_MS}, {FENCE_MAX}, {MAX_MS}\n"
+        );
         let body = body.replace("--- lock.lua\n", include_str!("../lua/lock.lua"));
         Self::writing(limits + &body)
     }
@@ -66,7 +69,7 @@ impl Script {
 /// Reads the reply of `acquire.lua` to an acquire for `id`.
 pub(crate) fn acquired(reply: Value, id: &LockId) -> Result<AcquireResult, LockError> {
     match reply {
-        Value::Integer(0) => Ok(AcquireResult::locked()),
+        Value::Integer(left @ 0..) => Ok(locked_for_ms(left)),
         Value::Integer(-3) => Err(not_a_lock()),
         Value::Integer(-4) => Err(Fence::exhausted()),
         Value::String(value) => record::grant(&value)
@@ -76,6 +79,12 @@ pub(crate) fn acquired(reply: Value, id: &LockId) -> Result<AcquireResult, LockE
             .ok_or_else(unexpected_write),
         _ => Err(unexpected_write()),
     }
+}
+
+fn locked_for_ms(left: i64) -> AcquireResult {
+    // Never zero, whatever the rounding.
+    let left = u64::try_from(left).map_or(1, |left| left.max(1));
+    AcquireResult::locked_for(Duration::from_millis(left))
 }
 
 /// Reads the reply of `release.lua`.

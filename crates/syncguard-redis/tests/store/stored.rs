@@ -222,6 +222,70 @@ async fn a_lock_that_the_other_implementation_stored_works_in_every_operation() 
 }
 
 #[tokio::test]
+async fn reads_and_acquires_agree_on_numbers_however_they_are_written() {
+    let (_server, backend, raw) = fresh_backend().await;
+    let id = LockId::generate().unwrap();
+    let index = format!("syncguard:id:{}", id.as_str());
+    let store = async |expires: &str, acquired: &str| {
+        let stored = format!(
+            r#"{{"lockId":"{}","expiresAtMs":{expires},"acquiredAtMs":{acquired},"key":"k","fence":"000000000000041"}}"#,
+            id.as_str()
+        );
+        raw.run::<()>(&["SET", "syncguard:k", &stored]).await;
+        raw.run::<()>(&["SET", &index, "syncguard:k"]).await;
+    };
+    for (number, ms) in [
+        ("4102444800000", 4_102_444_800_000),
+        ("4102444800000.0", 4_102_444_800_000),
+        ("4102444800000.75", 4_102_444_800_000),
+        ("4.1024448e+12", 4_102_444_800_000),
+        ("4.1024448E12", 4_102_444_800_000),
+        ("9007199254740992", 1 << 53),
+    ] {
+        for (expires, acquired) in [(number, "1700000000000"), ("4102444800000", number)] {
+            store(expires, acquired).await;
+            let other = LockId::generate().unwrap();
+            let answer = backend.acquire_for("k", &other, secs(9)).await.unwrap();
+            assert!(answer.is_locked(), "{number}");
+            assert!(backend.is_key_locked("k").await.unwrap(), "{number}");
+            let found = backend.lookup_key("k").await.unwrap().unwrap();
+            let expected = if expires == number {
+                found.expires_at_ms
+            } else {
+                found.acquired_at_ms
+            };
+            assert_eq!(expected, ms, "{number}");
+            assert_eq!(backend.lookup_id(&id).await.unwrap(), Some(found));
+            assert!(
+                backend
+                    .extend_id(&id, secs(60))
+                    .await
+                    .unwrap()
+                    .is_extended()
+            );
+            assert!(backend.lookup_key("k").await.unwrap().is_some());
+            assert!(backend.release_id(&id).await.unwrap().is_released());
+        }
+    }
+    // Expired, or no time at all: they agree as well.
+    store("1.7e+12", "1.6e+12").await;
+    assert!(!backend.is_key_locked("k").await.unwrap());
+    for number in ["1e300", "-1e300", "9007199254740994", "true"] {
+        store(number, "1700000000000").await;
+        let other = LockId::generate().unwrap();
+        let acquired = backend.acquire_for("k", &other, secs(9)).await;
+        let read = backend.is_key_locked("k").await;
+        for error in [acquired.map(drop).unwrap_err(), read.map(drop).unwrap_err()] {
+            assert_eq!(
+                error.code(),
+                syncguard_core::ErrorCode::InvalidArgument,
+                "{number}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_acquire_over_an_expired_lock_that_lost_its_ttl_removes_its_index() {
     let (_server, backend, raw) = fresh_backend().await;
     let (old, new) = (LockId::generate().unwrap(), LockId::generate().unwrap());
