@@ -6,7 +6,7 @@ use fred::clients::{Client, Pool};
 use fred::interfaces::ClientLike as _;
 use fred::types::Builder;
 use fred::types::config::{
-    Config, ConnectionConfig, ReconnectPolicy, TcpConfig, UnresponsiveConfig,
+    Config, ConnectionConfig, ReconnectPolicy, ServerConfig, TcpConfig, UnresponsiveConfig,
 };
 use syncguard_core::observe::Operation;
 use syncguard_core::{ErrorCode, LockError};
@@ -30,6 +30,9 @@ impl RedisBackend {
     /// `redis://[[username:]password@]host[:port][/database]`; `rediss://` with TLS, if one of the
     /// crate's TLS features is on; `redis-cluster://` and `redis-sentinel://` with further nodes as
     /// `?node=host:port`, for Sentinel with `sentinelServiceName=`.
+    ///
+    /// Sentinels get the same credentials as Redis, unless the URL has `sentinelPassword=` and, for a
+    /// user other than `default`, `sentinelUsername=`. With an empty `sentinelPassword=` they get none.
     ///
     /// All clones share one connection. It reconnects when it breaks, and closes when the last clone is
     /// dropped or by [`Locks::close`](syncguard_core::Locks::close).
@@ -72,9 +75,15 @@ impl RedisBackend {
         require_timeout(timeout)?;
         let config = parse(url).map_err(during_setup)?;
         require_one_slot(&names, config.server.is_clustered())?;
-        let client = build(config, timeout)?;
+        let client = build(config.clone(), timeout)?;
 
-        let connection = established(&client, Connection(client.connect()));
+        let connection = async {
+            let connected = established(&client, Connection(client.connect())).await;
+            match connected {
+                Err(error) => Err(refused_by_sentinel(&config, timeout).await.unwrap_or(error)),
+                connected => connected,
+            }
+        };
         let connection = tokio::time::timeout(timeout, connection)
             .await
             .unwrap_or_else(|_| {
@@ -92,7 +101,48 @@ impl RedisBackend {
     ///
     /// The client's tasks remain the application's, and nothing here closes it. The backend sends each
     /// command once, and a command fails at once while there is no connection, whatever the client's
-    /// own configuration says. Give the client a reconnection policy.
+    /// own configuration says. Give the client a reconnection policy, and where a firewall or a load
+    /// balancer drops idle connections, run its `enable_heartbeat`.
+    ///
+    /// Where passwords change, for example with IAM, give its configuration a
+    /// [`CredentialProvider`](fred::types::config::CredentialProvider): fred then asks for the
+    /// credentials of each new connection.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use syncguard_redis::fred::error::Error;
+    /// use syncguard_redis::fred::interfaces::ClientLike as _;
+    /// use syncguard_redis::fred::types::Builder;
+    /// use syncguard_redis::fred::types::config::{
+    ///     Config, CredentialProvider, ReconnectPolicy, Server,
+    /// };
+    /// use syncguard_redis::{RedisBackend, RedisOptions};
+    ///
+    /// #[derive(Debug)]
+    /// struct FromFile;
+    ///
+    /// #[async_trait::async_trait]
+    /// impl CredentialProvider for FromFile {
+    ///     async fn fetch(
+    ///         &self,
+    ///         _server: Option<&Server>,
+    ///     ) -> Result<(Option<String>, Option<String>), Error> {
+    ///         let password = std::fs::read_to_string("/run/secrets/redis")?;
+    ///         Ok((Some("locks".into()), Some(password.trim().into())))
+    ///     }
+    /// }
+    ///
+    /// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = Builder::from_config(Config {
+    ///     credential_provider: Some(Arc::new(FromFile)),
+    ///     ..Config::from_url("redis://127.0.0.1:6379")?
+    /// })
+    /// .set_policy(ReconnectPolicy::default())
+    /// .build()?;
+    /// client.init().await?;
+    /// let backend = RedisBackend::with_client(client, RedisOptions::new())?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` for invalid options, such as a prefix without a hash tag on a cluster.
@@ -151,22 +201,75 @@ fn require_timeout(timeout: Duration) -> Result<(), LockError> {
 }
 
 fn parse(url: &str) -> Result<Config, LockError> {
-    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
-    let (base, _) = scheme.split_once(['-', '+']).unwrap_or((scheme, ""));
-    let encrypted = match base {
-        "redis" | "valkey" => false,
-        "rediss" | "valkeys" => true,
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    let (base, kind) = scheme.split_once('-').unwrap_or((scheme, ""));
+    let encrypted = match (base, kind) {
+        ("redis" | "valkey", "" | "cluster" | "sentinel") => false,
+        ("rediss" | "valkeys", "" | "cluster" | "sentinel") => true,
         _ => {
             return Err(LockError::invalid_argument(
-                "a Redis URL begins with redis:// or rediss://",
+                "a Redis URL begins with redis://, redis-cluster:// or redis-sentinel://, or with TLS \
+                 with rediss://, rediss-cluster:// or rediss-sentinel:// (or the same with valkey)",
             ));
         }
     };
-    // Without the parser's error as the source: it can quote the URL.
-    let config = Config::from_url(url)
-        .map_err(|_| LockError::invalid_argument("the Redis URL cannot be parsed"))?;
+    let mut config = parse_with_tls(url, base, encrypted)?;
     require_tls(encrypted, config.uses_tls())?;
+    // Every connection begins there, and the user may lack the permission for SELECT.
+    config.database = config.database.filter(|database| *database != 0);
+    let (username, password) = (config.username.clone(), config.password.clone());
+    if let ServerConfig::Sentinel {
+        username: for_sentinels,
+        password: secret,
+        ..
+    } = &mut config.server
+    {
+        match secret.as_deref() {
+            // As a named user: Sentinels without a password accept any from that one.
+            None => {
+                *secret = password;
+                *for_sentinels = Some(username.unwrap_or_else(|| "default".to_owned()));
+            }
+            Some("") => *secret = None,
+            Some(_) => {}
+        }
+    }
     Ok(config)
+}
+
+#[cfg(all(
+    any(feature = "rustls-ring", feature = "rustls-aws-lc"),
+    not(feature = "native-tls")
+))]
+fn parse_with_tls(url: &str, base: &str, encrypted: bool) -> Result<Config, LockError> {
+    if !encrypted {
+        return from_url(url);
+    }
+    // The parser never makes its own connector.
+    let plain = base.trim_end_matches('s');
+    let rest = url.strip_prefix(base).unwrap_or_default();
+    let mut config = from_url(&format!("{plain}{rest}"))?;
+    config.tls = Some(crate::tls::connector()?.into());
+    Ok(config)
+}
+
+#[cfg(not(all(
+    any(feature = "rustls-ring", feature = "rustls-aws-lc"),
+    not(feature = "native-tls")
+)))]
+fn parse_with_tls(url: &str, _base: &str, _encrypted: bool) -> Result<Config, LockError> {
+    from_url(url)
+}
+
+fn from_url(url: &str) -> Result<Config, LockError> {
+    // Without the parser's error as the source: it can quote the URL.
+    Config::from_url(url).map_err(|_| {
+        LockError::invalid_argument(
+            "the Redis URL cannot be parsed; the form is \
+             redis://[[username:]password@]host[:port][/database], and a Sentinel's needs \
+             ?sentinelServiceName=",
+        )
+    })
 }
 
 /// Without a TLS feature fred would connect without encryption instead.
@@ -227,6 +330,45 @@ async fn established(client: &Client, mut connection: Connection) -> Result<Conn
         }),
         _ = client.ping::<fred::types::Value>(None) => Ok(connection),
     }
+}
+
+/// The error of a Sentinel that refuses its credentials. The driver does not tell them from those of
+/// the servers that the Sentinels watch.
+async fn refused_by_sentinel(config: &Config, timeout: Duration) -> Option<LockError> {
+    let ServerConfig::Sentinel {
+        hosts,
+        username,
+        password,
+        ..
+    } = &config.server
+    else {
+        return None;
+    };
+    for server in hosts {
+        let sentinel = Config {
+            server: ServerConfig::Centralized {
+                server: server.clone(),
+            },
+            username: username.clone(),
+            password: password.clone(),
+            database: None,
+            ..config.clone()
+        };
+        let client = build(sentinel, timeout).ok()?;
+        match established(&client, Connection(client.connect())).await {
+            Err(error) if error.code() == ErrorCode::AuthFailed => {
+                let refused = LockError::new(
+                    ErrorCode::AuthFailed,
+                    "a Sentinel refuses the credentials; set `sentinelUsername` and \
+                     `sentinelPassword` in the URL if they differ from those of Redis",
+                );
+                return Some(during_setup(refused.with_source(error)));
+            }
+            Ok(_) => return None,
+            Err(_) => {}
+        }
+    }
+    None
 }
 
 fn require_one_slot(names: &Names, clustered: bool) -> Result<(), LockError> {

@@ -9,6 +9,15 @@ use syncguard_core::{ErrorCode, LockError};
 const MISSING_PERMISSION: &str =
     "the Redis user lacks a permission; the crate's documentation lists what is needed";
 
+const CONNECTION_ENDED: &str = "the task of the Redis connection has ended, usually with the Tokio \
+     runtime that it was made in; connect in the runtime that uses it, and as long as it runs";
+
+/// fred's errors for a command after its task has ended.
+const NOT_QUEUED: [&str; 2] = [
+    "Failed to send command to router.",
+    "Client is not initialized.",
+];
+
 /// How a permission is denied in the middle of a script: by 7.0, and by later versions and Valkey.
 const IN_SCRIPT: [&str; 2] = ["user executing the script", "ACL failure in script"];
 
@@ -40,6 +49,10 @@ impl CommandError {
         code: ErrorCode::ServiceUnavailable,
         message: "the backend was closed",
     };
+    pub(crate) const CONNECTION_ENDED: Self = Self::NotSent {
+        code: ErrorCode::ServiceUnavailable,
+        message: CONNECTION_ENDED,
+    };
     pub(crate) const EMPTY_POOL: Self = Self::NotSent {
         code: ErrorCode::InvalidArgument,
         message: "the Redis pool has no clients",
@@ -65,7 +78,9 @@ impl CommandError {
     pub(crate) fn was_not_sent(&self) -> bool {
         match self {
             Self::NotSent { .. } => true,
-            Self::Driver(error) => matches!(error.kind(), ErrorKind::Canceled),
+            Self::Driver(error) => {
+                matches!(error.kind(), ErrorKind::Canceled) || NOT_QUEUED.contains(&error.details())
+            }
         }
     }
 
@@ -210,6 +225,10 @@ fn classify_reply(code: &str, details: &str) -> Classified {
             ErrorCode::InvalidArgument,
             "the lock's keys are on several cluster nodes; give the prefix a hash tag",
         ),
+        "INVALID" => (
+            ErrorCode::InvalidArgument,
+            "Redis refuses the command as invalid",
+        ),
         "OOM" => (ErrorCode::RateLimited, "Redis has reached its maxmemory"),
         _ if details.contains("max number of clients") => {
             (ErrorCode::RateLimited, "Redis has reached its maxclients")
@@ -225,6 +244,14 @@ fn classify_reply(code: &str, details: &str) -> Classified {
         _ if details.contains("would overflow") => (
             ErrorCode::Internal,
             "the key's fence counter is used up; use a new key or prefix",
+        ),
+        _ if details.contains("DB index is out of range") => (
+            ErrorCode::InvalidArgument,
+            "Redis has no database of this number; see `databases` in its configuration",
+        ),
+        _ if details.contains("unknown command") => (
+            ErrorCode::ServiceUnavailable,
+            "the server lacks a command; is it Redis 6.2 or later, and not a Sentinel?",
         ),
         _ if details.contains("syntax error") => (
             ErrorCode::InvalidArgument,
@@ -289,10 +316,13 @@ fn classify_kind(error: &Error) -> Classified {
             Applied::Unknown,
         ),
         ErrorKind::Protocol | ErrorKind::Parse | ErrorKind::NotFound => (
-            ErrorCode::Internal,
-            "the Redis client did not understand the reply",
+            ErrorCode::ServiceUnavailable,
+            "the reply is not in Redis's protocol; is there another kind of server at the address?",
             Applied::Unknown,
         ),
+        _ if NOT_QUEUED.contains(&error.details()) => {
+            (ErrorCode::ServiceUnavailable, CONNECTION_ENDED, Applied::No)
+        }
         // `Unknown` is, among others, a client that stopped during the call. The kinds that exist with
         // some features only are failures of the connection as well.
         _ => (

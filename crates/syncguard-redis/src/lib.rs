@@ -65,6 +65,11 @@ mod options;
 mod pace;
 mod preflight;
 mod record;
+#[cfg(all(
+    any(feature = "rustls-ring", feature = "rustls-aws-lc"),
+    not(feature = "native-tls")
+))]
+mod tls;
 mod wire;
 
 pub use fred;

@@ -65,6 +65,9 @@ fn every_reply_has_its_code_and_was_not_applied() {
             "CROSSSLOT Keys in request don't hash to the same slot",
         ),
         (InvalidArgument, "ERR syntax error"),
+        (InvalidArgument, "INVALID request"),
+        (InvalidArgument, "ERR DB index is out of range"),
+        (ServiceUnavailable, "ERR unknown command 'EVALSHA'"),
         (
             InvalidArgument,
             "ERR value is not an integer or out of range script: abc, on @user_script:5.",
@@ -152,9 +155,9 @@ fn every_kind_of_the_driver_has_its_code() {
         (InvalidArgument, false, ErrorKind::Config),
         (InvalidArgument, false, ErrorKind::InvalidArgument),
         (InvalidArgument, false, ErrorKind::InvalidCommand),
-        (Internal, true, ErrorKind::Protocol),
-        (Internal, true, ErrorKind::Parse),
-        (Internal, true, ErrorKind::NotFound),
+        (ServiceUnavailable, true, ErrorKind::Protocol),
+        (ServiceUnavailable, true, ErrorKind::Parse),
+        (ServiceUnavailable, true, ErrorKind::NotFound),
     ] {
         let name = format!("{kind:?}");
         let error = write_error(&Error::new(kind, "Something went wrong."));
@@ -187,6 +190,11 @@ fn what_was_never_sent_has_a_known_outcome() {
         (Internal, CommandError::NO_RUNTIME),
         (NetworkTimeout, CommandError::PAST_DEADLINE),
         (ServiceUnavailable, CommandError::BACKEND_CLOSED),
+        (ServiceUnavailable, CommandError::CONNECTION_ENDED),
+        (
+            ServiceUnavailable,
+            CommandError::from(Error::new(ErrorKind::Unknown, NOT_QUEUED[0])),
+        ),
         (InvalidArgument, CommandError::EMPTY_POOL),
     ] {
         for error in [error.of_write(), error.of_read()] {

@@ -250,6 +250,10 @@ impl Clients {
         if self.0.in_flight.is_closed() {
             return Err(CommandError::BACKEND_CLOSED);
         }
+        let connection = self.0.connection.as_ref();
+        if connection.is_some_and(|connection| connection.0.is_finished()) {
+            return Err(CommandError::CONNECTION_ENDED);
+        }
         Ok(admitted)
     }
 

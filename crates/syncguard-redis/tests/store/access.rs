@@ -11,10 +11,10 @@ use syncguard_core::backend::{
 use syncguard_core::{ErrorCode, LockError, LockId, Locks};
 use syncguard_redis::fred::clients::Client;
 use syncguard_redis::fred::interfaces::ClientLike as _;
-use syncguard_redis::fred::types::Builder;
 use syncguard_redis::fred::types::config::Config;
+use syncguard_redis::fred::types::{Builder, Value};
 use syncguard_redis::{RedisBackend, RedisOptions};
-use syncguard_testkit::{RedisServer, texts};
+use syncguard_testkit::{FaultProxy, RedisServer, texts};
 use tokio::runtime::Runtime;
 
 use crate::common::{
@@ -119,6 +119,60 @@ async fn a_missing_permission_is_auth_failed_and_the_documented_ones_suffice() {
 }
 
 #[tokio::test]
+async fn the_first_database_needs_no_permission_to_select_it_and_an_unknown_one_is_refused() {
+    let server = RedisServer::start().unwrap();
+    let admin = Raw::connect(&server.url()).await;
+    let secret = format!(">{PASSWORD}");
+    let mut user = vec!["ACL", "SETUSER", "locker", "on", &secret];
+    user.extend(DOCUMENTED_RIGHTS);
+    admin.run::<()>(&user).await;
+    let url = with_user(&server, "locker", PASSWORD) + "/0";
+    let locks = Locks::new(RedisBackend::connect(&url).await.unwrap());
+    let guard = granted(&locks, "k").await;
+    assert!(guard.release().await.unwrap().is_released());
+
+    for database in ["16", "255", "256", "-1"] {
+        let url = format!("{}/{database}", server.url());
+        let error = RedisBackend::connect(&url).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error:?}");
+    }
+}
+
+/// With `ACL SETUSER` the new password counts at once, for new connections alone.
+#[tokio::test]
+async fn a_release_outlives_a_moment_of_refused_credentials() {
+    let server = RedisServer::start().unwrap();
+    let proxy = FaultProxy::start(server.port()).unwrap();
+    let admin = Raw::connect(&server.url()).await;
+    let password = async |password: &str| {
+        let secret = format!(">{password}");
+        let mut user = vec!["ACL", "SETUSER", "locker", "on", "resetpass", &secret];
+        user.extend(DOCUMENTED_RIGHTS);
+        admin.run::<()>(&user).await;
+    };
+    password(PASSWORD).await;
+    let url = format!("redis://locker:{PASSWORD}@{}", proxy.address());
+    let locks = Locks::new(RedisBackend::connect(&url).await.unwrap());
+    let guard = granted(&locks, "k").await;
+
+    password(WRONG).await;
+    proxy.reset_all();
+    eventually("new connections are refused", async || {
+        let log: Value = admin.run(&["ACL", "LOG"]).await;
+        format!("{log:?}").contains("auth")
+    })
+    .await;
+    drop(guard);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(admin.get("syncguard:k").await.is_some(), "it is held");
+    password(PASSWORD).await;
+    eventually("the key is free", async || {
+        admin.get("syncguard:k").await.is_none()
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn closing_needs_no_server() {
     let mut server = RedisServer::start().unwrap();
     let locks = Locks::new(connected(&server).await);
@@ -197,10 +251,21 @@ async fn invalid_urls_are_refused_without_being_quoted() {
         "redis://user:correct-horse@localhost:99999",
         "redis://user:correct-horse@localhost/1/2",
         "redis://user:correct-horse@localhost/correct-horse",
+        "redis-clutser://user:correct-horse@localhost",
+        "redis-sentinel://user:correct-horse@localhost",
     ] {
         let error = RedisBackend::connect(url).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{url}: {error:?}");
         assert!(!texts(&error).contains(PASSWORD), "{error:?}");
+    }
+    let error = RedisBackend::connect("http://localhost").await.unwrap_err();
+    for scheme in [
+        "redis://",
+        "rediss://",
+        "redis-cluster://",
+        "redis-sentinel://",
+    ] {
+        assert!(error.message().contains(scheme), "{error}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use syncguard_core::backend::{
     AcquireRequest, ExtendRequest, IsLockedRequest, LockBackend, Lookup, LookupRequest,
-    PreflightRequest, ReleaseRequest,
+    PreflightRequest, PurgeRequest, ReleaseRequest,
 };
 use syncguard_core::{ErrorCode, LockId};
 use syncguard_redis::{DEFAULT_TIMEOUT, RedisBackend, RedisOptions};
@@ -77,6 +77,19 @@ async fn a_command_ends_by_the_deadline_or_the_timeout_whichever_is_earlier() {
         assert_eq!(read.code(), ErrorCode::NetworkTimeout, "{read:?}");
         assert!(!read.outcome_unknown(), "a read changes nothing");
     }
+}
+
+#[tokio::test]
+async fn the_preflight_and_a_purge_end_by_their_deadline_against_a_server_that_hangs() {
+    let (server, backend, _raw) = fresh_backend().await;
+    server.pause().unwrap();
+    let begun = Instant::now();
+    let deadline = begun + Duration::from_millis(500);
+    let checked = backend.preflight(PreflightRequest::new(deadline)).await;
+    assert_eq!(checked.unwrap_err().code(), ErrorCode::NetworkTimeout);
+    let purged = backend.purge_expired(PurgeRequest::new(10, deadline)).await;
+    assert_eq!(purged.unwrap(), 0, "Redis removes expired locks itself");
+    assert!(begun.elapsed() < DEFAULT_TIMEOUT - Duration::from_secs(1));
 }
 
 #[tokio::test]
