@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fred::clients::{Client, Pool};
+use fred::error::{Error, ErrorKind};
 use fred::interfaces::ClientLike as _;
 use fred::types::Builder;
 use fred::types::config::{
@@ -10,6 +11,8 @@ use fred::types::config::{
 };
 use syncguard_core::observe::Operation;
 use syncguard_core::{ErrorCode, LockError};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::error::connect_error;
 use crate::names::Names;
@@ -80,6 +83,9 @@ impl RedisBackend {
         let connection = async {
             let connected = established(&client, Connection(client.connect())).await;
             match connected {
+                Err(error) if is_other_protocol(&error) => {
+                    Err(stranger(&config).await.unwrap_or(error))
+                }
                 Err(error) => Err(refused_by_sentinel(&config, timeout).await.unwrap_or(error)),
                 connected => connected,
             }
@@ -330,6 +336,35 @@ async fn established(client: &Client, mut connection: Connection) -> Result<Conn
         }),
         _ = client.ping::<fred::types::Value>(None) => Ok(connection),
     }
+}
+
+fn is_other_protocol(error: &LockError) -> bool {
+    let source = std::error::Error::source(error).and_then(|error| error.downcast_ref::<Error>());
+    source.is_some_and(|error| matches!(error.kind(), ErrorKind::Protocol))
+}
+
+/// The error of a server that is no Redis, with the beginning of what it says to a `PING`.
+async fn stranger(config: &Config) -> Option<LockError> {
+    let address = config.server.hosts().into_iter().next()?;
+    let mut stream = TcpStream::connect((&*address.host, address.port))
+        .await
+        .ok()?;
+    stream.write_all(b"PING\r\n").await.ok()?;
+    let mut said = [0; 64];
+    let length = stream
+        .read(&mut said)
+        .await
+        .ok()
+        .filter(|length| *length > 0)?;
+    let said = said.get(..length)?;
+    let line = said.split(|byte| matches!(byte, b'\r' | b'\n')).next()?;
+    Some(during_setup(LockError::new(
+        ErrorCode::ServiceUnavailable,
+        format!(
+            "the server at the address is no Redis; it says \"{}\"",
+            line.escape_ascii()
+        ),
+    )))
 }
 
 /// The error of a Sentinel that refuses its credentials. The driver does not tell them from those of

@@ -45,6 +45,51 @@ async fn the_suite_passes_on_a_cluster_of_three() {
     assert!(report.is_success(), "{report:#?}");
 }
 
+/// The documented limit: the driver connects to all masters or to none.
+#[tokio::test]
+async fn a_node_without_our_locks_that_is_away_makes_them_unavailable_and_loses_none() {
+    let mut cluster = ClusterHarness::start();
+    let options = || {
+        RedisOptions::new()
+            .prefix(PREFIX)
+            .timeout(Duration::from_secs(2))
+    };
+    let backend = RedisBackend::connect_with(&cluster.url, options()).await;
+    let locks = Locks::new(backend.unwrap());
+    let ttl = Duration::from_secs(600);
+    let held = locks.try_lock("held").ttl(ttl).await.unwrap().unwrap();
+    let mut others = Vec::new();
+    for (index, node) in cluster.cluster.nodes().iter().enumerate() {
+        let raw = Raw::connect(&node.url()).await;
+        raw.run::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "no"])
+            .await;
+        if raw.keys().await.is_empty() {
+            others.push(index);
+        }
+    }
+    let away = *others.last().unwrap();
+    cluster.cluster.nodes_mut()[away].kill();
+
+    eventually("its loss is noticed", async || {
+        locks.is_locked("held").await.is_err()
+    })
+    .await;
+    let operation = locks.is_locked("held").await.unwrap_err();
+    let connection = RedisBackend::connect_with(&cluster.url, options())
+        .await
+        .unwrap_err();
+    for error in [operation, connection] {
+        assert!(error.is_retryable(), "{error:?}");
+    }
+
+    cluster.cluster.nodes_mut()[away].restart().unwrap();
+    eventually("it works again", async || {
+        locks.is_locked("held").await.is_ok_and(|locked| locked)
+    })
+    .await;
+    assert!(held.release().await.unwrap().is_released());
+}
+
 #[tokio::test]
 async fn a_slot_that_moves_takes_its_locks_along() {
     let cluster = ClusterHarness::start();
