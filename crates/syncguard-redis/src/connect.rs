@@ -14,6 +14,7 @@ use syncguard_core::{ErrorCode, LockError};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::detour::Detour;
 use crate::error::connect_error;
 use crate::names::Names;
 use crate::wire::{Clients, Connection};
@@ -79,6 +80,10 @@ impl RedisBackend {
         let config = parse(url).map_err(during_setup)?;
         require_one_slot(&names, config.server.is_clustered())?;
         let client = build(config.clone(), timeout)?;
+        if config.server.is_clustered() {
+            let detour = Detour::new(config.uses_tls(), timeout);
+            client.set_resolver(detour).await;
+        }
 
         let connection = async {
             let connected = established(&client, Connection(client.connect())).await;

@@ -94,9 +94,14 @@ impl CommandError {
         self.reply_code() == Some("NOPERM") || self.details().contains("unknown command")
     }
 
-    /// Whether the server is a replica, and so the wrong one.
-    pub(crate) fn is_from_replica(&self) -> bool {
-        matches!(self.reply_code(), Some("READONLY" | "MASTERDOWN"))
+    /// Whether the server is a replica, or for a clustered client, which follows redirections itself,
+    /// the wrong node: another connection may lead to the right one.
+    pub(crate) fn is_from_wrong_server(&self, clustered: bool) -> bool {
+        match self.reply_code() {
+            Some("READONLY" | "MASTERDOWN") => true,
+            Some("MOVED") => clustered,
+            _ => false,
+        }
     }
 
     /// Whether the server cannot read a script at all.

@@ -59,6 +59,7 @@
 mod backend;
 mod cleanup;
 mod connect;
+mod detour;
 mod error;
 mod names;
 mod options;

@@ -21,7 +21,7 @@ use crate::wire::keep_alive::keep_alive;
 use crate::wire::script::Script;
 use crate::wire::spawn_on_drop::SpawnOnDrop;
 
-/// How long a call that a replica refused may wait for another connection.
+/// How long a call that the wrong server refused may wait for another connection.
 const LONGEST_DEPARTURE: Duration = Duration::from_secs(1);
 
 /// One connection or several, shared by the clones of a backend.
@@ -37,7 +37,7 @@ struct Shared {
     connection: Option<Connection>,
     /// Watches that connection.
     watching: Option<Watching>,
-    /// Attempts to leave a server that turned out to be a replica.
+    /// Attempts to leave a server that turned out to be the wrong one.
     departures: Pace,
     /// Calls in flight. Closed, it admits no further ones.
     in_flight: TaskTracker,
@@ -227,7 +227,8 @@ impl Clients {
         };
         let reply = SpawnOnDrop::new(runtime, call).await;
         let reply = reply.map_err(CommandError::from);
-        if reply.as_ref().is_err_and(CommandError::is_from_replica) {
+        let wrong = |error: &CommandError| error.is_from_wrong_server(self.are_clustered());
+        if reply.as_ref().is_err_and(wrong) {
             self.leave(client, deadline).await;
         }
         reply

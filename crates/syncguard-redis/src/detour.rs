@@ -1,0 +1,101 @@
+//! [`Detour`]: connects to a cluster although some of its nodes are away.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fred::bytes_utils::Str;
+use fred::error::Error;
+use fred::types::Resolve;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// How many other nodes are tried at once in place of one that is away.
+const SUBSTITUTES: usize = 8;
+
+type Node = (Str, u16);
+
+/// Finds the addresses of a cluster's nodes.
+///
+/// fred connects to all masters or to none. All locks of a backend are on one of them, so in place of a
+/// node that does not answer this gives the address of another one. Commands for the missing node's
+/// slots are then redirected (`MOVED`) instead of failing with everything else.
+#[derive(Debug)]
+pub(crate) struct Detour {
+    known: Mutex<Vec<Node>>,
+    probe: Probe,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Probe {
+    patience: Duration,
+    encrypted: bool,
+}
+
+impl Detour {
+    /// A connection has to be established within `timeout`, the search included.
+    pub(crate) fn new(encrypted: bool, timeout: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            known: Mutex::default(),
+            probe: Probe {
+                patience: timeout / 4,
+                encrypted,
+            },
+        })
+    }
+
+    /// The nodes that were asked for before; `node` is one of them from now on.
+    fn others(&self, node: &Node) -> Vec<Node> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = known.iter().filter(|other| *other != node);
+        let others = others.take(SUBSTITUTES).cloned().collect();
+        if !known.contains(node) {
+            known.push(node.clone());
+        }
+        others
+    }
+}
+
+#[async_trait]
+impl Resolve for Detour {
+    async fn resolve(&self, host: Str, port: u16) -> Result<Vec<SocketAddr>, Error> {
+        let node = (host, port);
+        let others = self.others(&node);
+        if let Some(addresses) = self.probe.answering(node.clone()).await {
+            return Ok(addresses);
+        }
+        let probe = self.probe;
+        let mut attempts: JoinSet<_> = others
+            .into_iter()
+            .map(|other| async move { probe.answering(other).await })
+            .collect();
+        while let Some(attempt) = attempts.join_next().await {
+            if let Ok(Some(addresses)) = attempt {
+                tracing::warn!("a node of the Redis cluster does not answer; going on without it");
+                return Ok(addresses);
+            }
+        }
+        Ok(lookup_host((&*node.0, node.1)).await?.collect())
+    }
+}
+
+impl Probe {
+    /// The addresses of a node if it answers.
+    async fn answering(self, (host, port): Node) -> Option<Vec<SocketAddr>> {
+        let asking = async {
+            let addresses: Vec<_> = lookup_host((&*host, port)).await.ok()?.collect();
+            let mut stream = TcpStream::connect(addresses.as_slice()).await.ok()?;
+            // Any reply will do, also that credentials are required.
+            if !self.encrypted {
+                stream.write_all(b"PING\r\n").await.ok()?;
+                let read = stream.read(&mut [0]).await.ok()?;
+                (read > 0).then_some(())?;
+            }
+            Some(addresses)
+        };
+        timeout(self.patience, asking).await.ok()?
+    }
+}
