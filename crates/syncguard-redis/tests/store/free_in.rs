@@ -27,31 +27,22 @@ async fn server_ms(raw: &Raw) -> i64 {
     time[0] * 1000 + time[1] / 1000
 }
 
-/// Asks until the key is granted: every refusal came before the expiry, and the first attempt after
-/// what a refusal said is granted.
+/// The first attempt after what a refusal said is granted, and none that was answered before the expiry.
 async fn assert_granted_when_said(backend: &RedisBackend, raw: &Raw, expires_at_ms: i64) {
-    loop {
-        let received = {
-            let left = free_in(backend).await;
-            assert!(left >= Duration::from_millis(1));
-            Instant::now() + left
-        };
-        let before = server_ms(raw).await;
-        if before < expires_at_ms - 100 {
-            // Nothing is granted before the expiry.
-            let answer = attempt(backend).await;
-            assert!(server_ms(raw).await >= expires_at_ms || answer.is_locked());
-            if !answer.is_locked() {
-                return;
-            }
-        }
-        tokio::time::sleep_until(received).await;
-        let answer = attempt(backend).await;
-        let AcquireResult::Acquired(grant) = answer else {
-            panic!("still locked after the time that it said: {answer:?}");
-        };
-        assert!(grant.expires_at_ms >= expires_at_ms + 60_000);
-        return;
+    let left = free_in(backend).await;
+    let said = Instant::now() + left;
+    assert!(left >= Duration::from_millis(1));
+
+    tokio::time::sleep(left / 2).await;
+    let early = attempt(backend).await;
+    if server_ms(raw).await < expires_at_ms {
+        assert!(early.is_locked(), "granted before the expiry: {early:?}");
+    }
+    // A machine that stalled may have asked after the expiry.
+    if early.is_locked() {
+        tokio::time::sleep_until(said).await;
+        let late = attempt(backend).await;
+        assert!(late.granted().is_some(), "still locked after {left:?}");
     }
 }
 
@@ -110,17 +101,12 @@ async fn a_lock_that_lost_its_ttl_is_free_when_the_tolerance_is_over() {
     let _ = backend.acquire_for("k", &id, millis(500)).await.unwrap();
     assert_eq!(raw.run::<i64>(&["PERSIST", "syncguard:k"]).await, 1);
     let mut refusals = 0;
-    loop {
-        match attempt(&backend).await {
-            AcquireResult::Locked { free_in, .. } => {
-                refusals += 1;
-                tokio::time::sleep(free_in.unwrap()).await;
-            }
-            _ => break,
-        }
+    while let AcquireResult::Locked { free_in, .. } = attempt(&backend).await {
+        refusals += 1;
+        tokio::time::sleep(free_in.unwrap()).await;
     }
     assert!(
-        (1..=2).contains(&refusals),
-        "{refusals}: by the expiry, and by the tolerance"
+        refusals <= 2,
+        "{refusals}: one until the expiry, one until the tolerance is over"
     );
 }
