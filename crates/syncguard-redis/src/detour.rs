@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// How many other nodes are tried at once in place of one that is away.
+/// How many other nodes are tried at once in place of one that is away: the last that answered.
 const SUBSTITUTES: usize = 8;
 
 type Node = (Str, u16);
@@ -25,7 +25,8 @@ type Node = (Str, u16);
 /// slots are then redirected (`MOVED`) instead of failing with everything else.
 #[derive(Debug)]
 pub(crate) struct Detour {
-    known: Mutex<Vec<Node>>,
+    /// The last nodes that answered.
+    answered: Mutex<Vec<Node>>,
     probe: Probe,
 }
 
@@ -39,7 +40,7 @@ impl Detour {
     /// A connection has to be established within `timeout`, the search included.
     pub(crate) fn new(encrypted: bool, timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
-            known: Mutex::default(),
+            answered: Mutex::default(),
             probe: Probe {
                 patience: timeout / 4,
                 encrypted,
@@ -47,15 +48,23 @@ impl Detour {
         })
     }
 
-    /// The nodes that were asked for before; `node` is one of them from now on.
+    /// The nodes that may stand in for one that is away.
     fn others(&self, node: &Node) -> Vec<Node> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = known.iter().filter(|other| *other != node);
-        let others = others.take(SUBSTITUTES).cloned().collect();
-        if !known.contains(node) {
-            known.push(node.clone());
+        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered
+            .iter()
+            .filter(|other| *other != node)
+            .cloned()
+            .collect()
+    }
+
+    fn remember(&self, node: Node) {
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered.retain(|other| *other != node);
+        answered.push(node);
+        if answered.len() > SUBSTITUTES {
+            answered.remove(0);
         }
-        others
     }
 }
 
@@ -63,10 +72,11 @@ impl Detour {
 impl Resolve for Detour {
     async fn resolve(&self, host: Str, port: u16) -> Result<Vec<SocketAddr>, Error> {
         let node = (host, port);
-        let others = self.others(&node);
         if let Some(addresses) = self.probe.answering(node.clone()).await {
+            self.remember(node);
             return Ok(addresses);
         }
+        let others = self.others(&node);
         let probe = self.probe;
         let mut attempts: JoinSet<_> = others
             .into_iter()
