@@ -319,6 +319,10 @@ mod duplicates {
                 "{log}"
             );
             assert!(!log.contains(twice.as_str()), "{log}");
+            for name in ["a", "b"] {
+                let hash = key(name).hash_id().to_string();
+                assert_eq!(log.matches(&hash).count(), 3, "{log}");
+            }
             assert_eq!(database.list("locks").await, before);
         }
     }
