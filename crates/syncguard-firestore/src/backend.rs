@@ -153,7 +153,7 @@ impl LockBackend for FirestoreBackend {
                 return Ok(if ours {
                     AcquireResult::Acquired(lock.grant())
                 } else {
-                    AcquireResult::locked()
+                    AcquireResult::locked_for(lock.free_in(now_ms))
                 });
             }
             if let Some(error) = unsettled {
