@@ -1,5 +1,6 @@
 //! The cases.
 
+pub mod load;
 pub mod loss;
 pub mod outcomes;
 pub mod processes;

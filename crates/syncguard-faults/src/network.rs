@@ -41,6 +41,11 @@ impl<T: Target> Network<T> {
         self.proxy.set(faults);
     }
 
+    /// Breaks the connections that exist now.
+    pub(crate) fn break_connections(&self) {
+        self.proxy.reset_all();
+    }
+
     /// Makes a call, and loses the reply once the store has applied it, which `applied` finds out
     /// over another connection. `loss` stays in force until the next [`set`](Self::set).
     ///
