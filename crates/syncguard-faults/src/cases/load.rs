@@ -24,11 +24,16 @@ const TROUBLE: Duration = Duration::from_secs(3);
 const GRACE: Duration = Duration::from_secs(3);
 
 /// The store is away for some seconds under many acquires. Only acquires that may have reached it are
-/// released in the background: those in flight when it went away, not the thousands after. Once it is
+/// released in the background, not each that fails because there is no connection. Once the store is
 /// back, they are released and acquires succeed.
 pub async fn the_store_is_away_under_many_acquires<T: Target>(fixture: Fixture<T>) {
+    const DEADLINES: u32 = 3;
+    // Some stores wait for a connection until the deadline.
+    let timeout = TROUBLE / DEADLINES;
     let (direct, network) = (fixture.direct().await, fixture.network());
-    let client = network.client().await;
+    let client = network
+        .client_with(|builder| builder.operation_timeout(timeout))
+        .await;
     let (over, failed, back) = (
         AtomicBool::new(false),
         AtomicUsize::new(0),
@@ -80,16 +85,13 @@ pub async fn the_store_is_away_under_many_acquires<T: Target>(fixture: Fixture<T
     };
     let (unknown, most_pending) = tokio::join!(join_all(callers), trouble);
     let (failed, unknown) = (failed.into_inner(), unknown.concat());
-    println!(
-        "failed {failed}, unknown {}, most pending {most_pending}",
-        unknown.len()
-    );
-    assert!(failed > 4 * CALLERS, "only {failed} acquires failed");
-    // Each caller had an acquire in flight, or the release of its guard, or both.
+    assert!(failed >= CALLERS, "only {failed} acquires failed");
+    // Each caller may have had one acquire in flight for each deadline, and the release of its guard.
+    let most = CALLERS * (2 + DEADLINES as usize);
     assert!(
-        most_pending <= 3 * CALLERS && unknown.len() <= 3 * CALLERS,
-        "{most_pending} background releases were pending and {} acquires of unknown outcome, of \
-         {failed} that failed while nothing could be sent",
+        most_pending <= most && unknown.len() <= most,
+        "{most_pending} background releases were pending and the outcome of {} acquires was unknown, \
+         of {failed} that failed; no more than {most} can have been sent",
         unknown.len()
     );
     drained(&client).await;
@@ -166,7 +168,6 @@ pub async fn abandoned_acquires_of_a_held_key_do_not_slow_others<T: Target>(fixt
     }
     drained(&client).await;
     let releases = client.watched.releases().len();
-    println!("{releases} releases");
     assert!(
         releases <= ABANDONED * MOST_RELEASES_OF_EACH,
         "{releases} releases for {ABANDONED} abandoned acquires"
