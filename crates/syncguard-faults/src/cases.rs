@@ -1,5 +1,6 @@
 //! The cases.
 
+pub mod failover;
 pub mod load;
 pub mod loss;
 pub mod outcomes;
