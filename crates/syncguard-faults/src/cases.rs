@@ -1,5 +1,7 @@
 //! The cases.
 
+pub mod failover;
+pub mod load;
 pub mod loss;
 pub mod outcomes;
 pub mod processes;

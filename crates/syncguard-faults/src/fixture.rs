@@ -55,6 +55,15 @@ impl<T: Target> Fixture<T> {
         self.server.as_ref().expect("the case shares its server")
     }
 
+    /// Another server, prepared as the first one.
+    pub(crate) async fn another_server(&self) -> T::Server {
+        let server = blocking(T::start).await;
+        let server = server.expect("the other server does not start");
+        let prepared = T::prepare(server.port()).await;
+        prepared.expect("the other server cannot be prepared");
+        server
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.port
     }

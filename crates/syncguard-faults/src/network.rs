@@ -41,6 +41,16 @@ impl<T: Target> Network<T> {
         self.proxy.set(faults);
     }
 
+    /// Breaks the connections that exist now.
+    pub(crate) fn break_connections(&self) {
+        self.proxy.reset_all();
+    }
+
+    /// Has new connections lead to another server.
+    pub(crate) fn lead_to(&self, port: u16) {
+        self.proxy.lead_to(port);
+    }
+
     /// Makes a call, and loses the reply once the store has applied it, which `applied` finds out
     /// over another connection. `loss` stays in force until the next [`set`](Self::set).
     ///

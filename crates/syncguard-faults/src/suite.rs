@@ -46,6 +46,14 @@ macro_rules! __for_each_case {
                 shared a_holder_that_was_paused_past_its_ttl_finds_out_on_waking;
                 shared the_local_deadline_counts_through_suspend;
             }
+            failover {
+                shared an_address_that_leads_to_another_server_works_again_by_itself;
+            }
+            load {
+                shared the_store_is_away_under_many_acquires;
+                shared no_call_outlasts_its_deadline_while_connections_break;
+                shared abandoned_acquires_of_a_held_key_do_not_slow_others;
+            }
             processes {
                 shared another_process_releases_by_the_lock_id;
             }

@@ -98,9 +98,10 @@ impl Snapshot {
             }
         }
         if owned.len() > 1 {
+            let hashes: Vec<_> = owned.iter().map(|(_, lock)| lock.key.hash_id()).collect();
             tracing::warn!(
                 lock_id_hash = %id.hash_id(),
-                documents = owned.len(),
+                key_hashes = ?hashes,
                 "several documents have one lock id; none is extended or released by it"
             );
             return Ok(Err(NotHeld(None)));
@@ -152,7 +153,7 @@ impl LockBackend for FirestoreBackend {
                 return Ok(if ours {
                     AcquireResult::Acquired(lock.grant())
                 } else {
-                    AcquireResult::locked()
+                    AcquireResult::locked_for(lock.free_in(now_ms))
                 });
             }
             if let Some(error) = unsettled {

@@ -3,6 +3,8 @@
 use std::error::Error;
 
 use gcloud_sdk::error::ErrorKind;
+use gcloud_sdk::google::rpc;
+use gcloud_sdk::prost::Message as _;
 use syncguard_core::{ErrorCode, LockError};
 use tonic::{Code, Status};
 
@@ -10,10 +12,79 @@ use tonic::{Code, Status};
 /// several ways, so a search for the key itself would miss them.
 const DOCUMENT_MARKS: [&str; 5] = ["documents/", "path=", "path <", "Resource id", "Element"];
 
+const NO_CREDENTIALS: &str = "no usable Google credentials; set GOOGLE_APPLICATION_CREDENTIALS to a \
+     key file, run `gcloud auth application-default login`, or attach a service account to this \
+     machine";
+
+const RUNTIME_ENDED: &str = "the Tokio runtime in which this backend connected has ended; connect \
+     again in the current one";
+
+/// Why Google denies requests, apart from a missing role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Denial {
+    ApiDisabled,
+    BillingDisabled,
+    QuotaProject,
+    ScopeInsufficient,
+}
+
+impl Denial {
+    /// Google's own reason. Firestore's are of another domain, and its rules have none.
+    pub(crate) fn of(status: &Status) -> Option<Self> {
+        let details = rpc::Status::decode(status.details()).ok()?.details;
+        let reasons = details.iter().filter_map(|detail| {
+            let is_info = detail.type_url.ends_with("/google.rpc.ErrorInfo");
+            let info = is_info
+                .then(|| rpc::ErrorInfo::decode(&*detail.value))?
+                .ok()?;
+            (info.domain == "googleapis.com").then_some(info.reason)
+        });
+        reasons.into_iter().find_map(|reason| match &*reason {
+            "SERVICE_DISABLED" => Some(Self::ApiDisabled),
+            "BILLING_DISABLED" => Some(Self::BillingDisabled),
+            "USER_PROJECT_DENIED" | "CONSUMER_INVALID" | "CONSUMER_SUSPENDED" => {
+                Some(Self::QuotaProject)
+            }
+            "ACCESS_TOKEN_SCOPE_INSUFFICIENT" => Some(Self::ScopeInsufficient),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn found(self) -> &'static str {
+        match self {
+            Self::ApiDisabled => {
+                "the Firestore API is not enabled in the project, or in the quota project of the \
+                 credentials"
+            }
+            Self::BillingDisabled => "billing is disabled in the project",
+            Self::QuotaProject => {
+                "the credentials may not use their quota project, or it is suspended"
+            }
+            Self::ScopeInsufficient => "the access token lacks the scope for Firestore",
+        }
+    }
+
+    pub(crate) fn fix(self) -> &'static str {
+        match self {
+            Self::ApiDisabled => {
+                "run `gcloud services enable firestore.googleapis.com` for that project, and wait \
+                 some minutes"
+            }
+            Self::BillingDisabled => "enable billing for the project",
+            Self::QuotaProject => {
+                "grant the role `roles/serviceusage.serviceUsageConsumer` on the quota project, or \
+                 set another one with `gcloud auth application-default set-quota-project`"
+            }
+            Self::ScopeInsufficient => {
+                "give the credentials the scope `https://www.googleapis.com/auth/datastore`"
+            }
+        }
+    }
+}
+
 /// A read that failed.
 pub(crate) fn of_read(status: &Status) -> LockError {
-    let error = LockError::new(code(status), "the request to Firestore failed");
-    error.with_source(presentable(status))
+    LockError::new(code(status), message(status)).with_source(presentable(status))
 }
 
 /// A commit that failed for another reason than a [state that moved](state_moved).
@@ -32,25 +103,58 @@ pub(crate) fn of_contention(status: &Status) -> LockError {
 }
 
 /// A connection that could not be made.
-pub(crate) fn of_connecting(error: gcloud_sdk::error::Error) -> LockError {
-    let message = "cannot connect to Firestore";
-    LockError::new(code_of_client(error.kind()), message).with_source(error)
+pub(crate) fn of_connecting(error: &gcloud_sdk::error::Error) -> LockError {
+    let code = code_of_client(error.kind());
+    // The client's own text leaves out what the transport saw.
+    let cause = match error.kind() {
+        ErrorKind::GrpcStatus(error) => chain(error),
+        ErrorKind::Credentials(error) => chain(error),
+        ErrorKind::CredentialsBuild(error) => chain(error),
+        _ => error.to_string(),
+    };
+    let message = match is_about_credentials(error.kind()) {
+        true => NO_CREDENTIALS,
+        false => "cannot connect to Firestore",
+    };
+    LockError::new(code, message).with_source(Cause(cause))
 }
 
 /// The status of a request that was not sent, because the deadline of its operation had passed.
 pub(crate) fn past_deadline() -> Status {
-    let mut status = Status::deadline_exceeded(NotSent.to_string());
-    status.set_source(std::sync::Arc::new(NotSent));
+    unsent(
+        Code::DeadlineExceeded,
+        NotSent("the deadline passed before the request was sent"),
+    )
+}
+
+/// The status of a request that no connection accepted in time.
+pub(crate) fn no_connection() -> Status {
+    unsent(
+        Code::DeadlineExceeded,
+        NotSent("the deadline passed before a connection accepted the request"),
+    )
+}
+
+/// The status of a request on a channel whose task has ended, which nothing but the end of its
+/// runtime brings about.
+pub(crate) fn channel_ended() -> Status {
+    unsent(Code::Unavailable, NotSent(RUNTIME_ENDED))
+}
+
+fn unsent(code: Code, reason: NotSent) -> Status {
+    let mut status = Status::new(code, reason.0);
+    status.set_source(std::sync::Arc::new(reason));
     status
 }
 
 /// Whether Firestore refused a commit because a document has changed since it was read, or because a
 /// transaction locks it. Nothing was applied; reading again shows the current state.
 pub(crate) fn state_moved(status: &Status) -> bool {
-    matches!(
+    let moved = matches!(
         status.code(),
         Code::FailedPrecondition | Code::Aborted | Code::AlreadyExists | Code::NotFound
-    )
+    );
+    moved && status.source().is_none()
 }
 
 fn may_have_been_applied(status: &Status) -> bool {
@@ -63,33 +167,63 @@ fn may_have_been_applied(status: &Status) -> bool {
             | Code::Unavailable
             | Code::DataLoss
     );
-    // Without credentials the request never left, nor did it past the deadline.
-    undecided && client_error(status).is_none() && !is_unsent(status)
+    // Without credentials the request never left, nor did it past the deadline. A source is an error
+    // of the transport, whose code says nothing of what the server did.
+    let is_transport = status.source().is_some();
+    (undecided || is_transport) && client_error(status).is_none() && unsent_reason(status).is_none()
 }
 
-fn is_unsent(status: &Status) -> bool {
-    status.source().is_some_and(<dyn Error>::is::<NotSent>)
+fn unsent_reason(status: &Status) -> Option<&NotSent> {
+    status.source()?.downcast_ref()
+}
+
+fn message(status: &Status) -> String {
+    if unsent_reason(status) == Some(&NotSent(RUNTIME_ENDED)) {
+        return RUNTIME_ENDED.to_owned();
+    }
+    if let Some(denial) = Denial::of(status) {
+        return format!("{}; {}", denial.found(), denial.fix());
+    }
+    let message = match status.code() {
+        _ if client_error(status).is_some_and(is_about_credentials) => NO_CREDENTIALS,
+        Code::Unauthenticated => "Firestore does not accept the credentials",
+        Code::PermissionDenied => {
+            "permission denied; grant the role `roles/datastore.user`, or check the security rules"
+        }
+        Code::Unimplemented | Code::Unknown if status.source().is_none() => {
+            "the server does not answer as Firestore does; check the address"
+        }
+        _ => "the request to Firestore failed",
+    };
+    message.to_owned()
 }
 
 fn code(status: &Status) -> ErrorCode {
     if let Some(kind) = client_error(status) {
         return code_of_client(kind);
     }
+    if unsent_reason(status) == Some(&NotSent(RUNTIME_ENDED)) {
+        // Not retryable: no later call of this backend succeeds.
+        return ErrorCode::InvalidArgument;
+    }
+    let of_transport = status.source().is_some();
     match status.code() {
+        Code::DeadlineExceeded => ErrorCode::NetworkTimeout,
+        // A broken connection or a server that is no Firestore, whatever code the transport gives it.
+        _ if of_transport => ErrorCode::ServiceUnavailable,
         Code::Unavailable
         | Code::Internal
         | Code::Aborted
         | Code::AlreadyExists
-        | Code::Cancelled => ErrorCode::ServiceUnavailable,
-        // The transport reports a broken connection as `Unknown`, with its error as the source.
-        Code::Unknown if status.source().is_some() => ErrorCode::ServiceUnavailable,
-        Code::DeadlineExceeded => ErrorCode::NetworkTimeout,
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::Unimplemented => ErrorCode::ServiceUnavailable,
         Code::PermissionDenied | Code::Unauthenticated => ErrorCode::AuthFailed,
         Code::InvalidArgument | Code::FailedPrecondition | Code::NotFound | Code::OutOfRange => {
             ErrorCode::InvalidArgument
         }
         Code::ResourceExhausted => ErrorCode::RateLimited,
-        Code::Ok | Code::Unknown | Code::Unimplemented | Code::DataLoss => ErrorCode::Internal,
+        Code::Ok | Code::DataLoss => ErrorCode::Internal,
     }
 }
 
@@ -107,6 +241,13 @@ fn code_of_client(kind: &ErrorKind) -> ErrorCode {
         }
         _ => ErrorCode::Internal,
     }
+}
+
+fn is_about_credentials(kind: &ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Credentials(_) | ErrorKind::CredentialsBuild(_)
+    )
 }
 
 /// The error of the client itself, such as credentials that yield no token.
@@ -145,13 +286,13 @@ fn presentable(status: &Status) -> Status {
     shown
 }
 
-/// The request was not sent.
-#[derive(Debug)]
-struct NotSent;
+/// Why the request was not sent.
+#[derive(Debug, PartialEq, Eq)]
+struct NotSent(&'static str);
 
 impl std::fmt::Display for NotSent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the deadline passed before the request was sent")
+        f.write_str(self.0)
     }
 }
 
@@ -179,13 +320,16 @@ fn chain(error: &(dyn Error + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
+    use gcloud_sdk::google_cloud_auth::credentials::service_account;
+    use gcloud_sdk::google_cloud_auth::errors::CredentialsError;
+
     use super::*;
 
     /// gRPC code, error code, and whether a commit may have been applied.
     const TABLE: [(Code, ErrorCode, bool); 17] = [
         (Code::Ok, ErrorCode::Internal, false),
         (Code::Cancelled, ErrorCode::ServiceUnavailable, true),
-        (Code::Unknown, ErrorCode::Internal, true),
+        (Code::Unknown, ErrorCode::ServiceUnavailable, true),
         (Code::InvalidArgument, ErrorCode::InvalidArgument, false),
         (Code::DeadlineExceeded, ErrorCode::NetworkTimeout, true),
         (Code::NotFound, ErrorCode::InvalidArgument, false),
@@ -195,7 +339,7 @@ mod tests {
         (Code::FailedPrecondition, ErrorCode::InvalidArgument, false),
         (Code::Aborted, ErrorCode::ServiceUnavailable, false),
         (Code::OutOfRange, ErrorCode::InvalidArgument, false),
-        (Code::Unimplemented, ErrorCode::Internal, false),
+        (Code::Unimplemented, ErrorCode::ServiceUnavailable, false),
         (Code::Internal, ErrorCode::ServiceUnavailable, true),
         (Code::Unavailable, ErrorCode::ServiceUnavailable, true),
         (Code::DataLoss, ErrorCode::Internal, true),
@@ -241,6 +385,41 @@ mod tests {
         let status = Status::from_error(boxed);
         assert_eq!(of_commit(&status).code(), ErrorCode::AuthFailed);
         assert!(!of_commit(&status).outcome_unknown());
+    }
+
+    #[test]
+    fn missing_credentials_say_how_to_provide_them() {
+        let none = service_account::Builder::new(serde_json::json!({})).build();
+        let unbuilt = ErrorKind::CredentialsBuild(none.unwrap_err());
+        for (transient, expected) in [
+            (true, ErrorCode::ServiceUnavailable),
+            (false, ErrorCode::AuthFailed),
+        ] {
+            let no_token = CredentialsError::from_msg(transient, "no metadata server");
+            let error = of_connecting(&ErrorKind::Credentials(no_token).into());
+            assert_eq!(error.code(), expected);
+            assert!(error.message().contains("GOOGLE_APPLICATION_CREDENTIALS"));
+            let source = error.source().unwrap().to_string();
+            assert!(source.contains("no metadata server"), "{source}");
+        }
+        let error = of_connecting(&unbuilt.into());
+        assert_eq!(error.code(), ErrorCode::AuthFailed);
+        assert!(
+            error
+                .message()
+                .contains("gcloud auth application-default login")
+        );
+    }
+
+    #[test]
+    fn an_error_of_the_transport_settles_nothing_whatever_its_code() {
+        for code in (1..17).map(Code::from_i32) {
+            let mut status = Status::new(code, "h2 protocol error");
+            status.set_source(std::sync::Arc::new(std::io::Error::other("calm down")));
+            let error = of_commit(&status);
+            assert!(error.outcome_unknown() && !state_moved(&status), "{code:?}");
+            assert!(error.is_retryable(), "{error:?}");
+        }
     }
 
     #[test]

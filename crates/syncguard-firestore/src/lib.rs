@@ -51,6 +51,12 @@
 //! the commit, the lease is shorter by that delay. A guard counts from before the request, so it never
 //! relies on more than is left; a grant that arrives after its lease has expired is released.
 //!
+//! # Dropped calls
+//!
+//! A request whose caller goes away runs to its end in the background, no longer than until its
+//! deadline. Dropping it would reset its HTTP/2 stream, and servers close a connection on which many
+//! streams are reset, with all calls on it.
+//!
 //! # TLS and credentials
 //!
 //! The application chooses both. The features `tls-native-roots` and `tls-webpki-roots` select the
@@ -62,6 +68,7 @@
 mod backend;
 mod clock;
 mod connect;
+mod connection;
 mod error;
 mod names;
 mod options;

@@ -7,7 +7,7 @@ use syncguard_core::{ErrorCode, Fence, Finding, LockError, LockId, LockKey, Seve
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use crate::error::{self, state_moved};
+use crate::error::{self, Denial, state_moved};
 use crate::record::{LockDocument, Version, delete, write_counter};
 use crate::wire::Reading;
 use crate::{DEFAULT_SKEW_WARNING, FirestoreBackend, RECOMMENDED_SKEW_LIMIT};
@@ -117,7 +117,9 @@ impl<'a> Inspection<'a> {
         if status.code() != Code::PermissionDenied {
             return Err(error::of_read(status));
         }
-        if !self.denied.contains(&what) {
+        if let Some(denial) = Denial::of(status) {
+            self.findings.push(not_permitted(denial));
+        } else if !self.denied.contains(&what) {
             self.denied.push(what);
         }
         Ok(())
@@ -149,6 +151,8 @@ impl<'a> Inspection<'a> {
     }
 
     fn findings(mut self) -> Vec<Finding> {
+        // One denial fails every request.
+        self.findings.dedup();
         if !self.denied.is_empty() {
             self.findings.push(Finding::new(
                 Severity::Error,
@@ -162,6 +166,16 @@ impl<'a> Inspection<'a> {
         }
         self.findings
     }
+}
+
+fn not_permitted(denial: Denial) -> Finding {
+    let code = match denial {
+        Denial::ApiDisabled => "firestore-api-disabled",
+        Denial::BillingDisabled => "firestore-billing-disabled",
+        Denial::QuotaProject => "firestore-quota-project-denied",
+        Denial::ScopeInsufficient => "firestore-scope-insufficient",
+    };
+    Finding::new(Severity::Error, code, denial.found(), denial.fix())
 }
 
 fn missing_index(

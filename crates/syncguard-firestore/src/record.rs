@@ -1,6 +1,7 @@
 //! The stored lock and its fence counter: reading and writing the fields of their documents.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use gcloud_sdk::google::firestore::v1 as firestore;
 use gcloud_sdk::google::firestore::v1::precondition::ConditionType;
@@ -65,6 +66,13 @@ impl LockDocument {
 
     pub(crate) fn is_live(&self, now_ms: i64) -> bool {
         is_live(self.expires_at_ms, now_ms, TIME_TOLERANCE_MS)
+    }
+
+    /// After how long it stops being live, if nobody extends or releases it. A live lock has at least
+    /// one millisecond left.
+    pub(crate) fn free_in(&self, now_ms: i64) -> Duration {
+        let free_at_ms = self.expires_at_ms.saturating_add(TIME_TOLERANCE_MS);
+        Duration::from_millis(free_at_ms.saturating_sub(now_ms).max(1).unsigned_abs())
     }
 
     /// Whether this is the same grant, extended since.

@@ -20,7 +20,7 @@ use gcloud_sdk::prost_types::Timestamp;
 use tokio::time::Instant;
 use tonic::{Code, Request, Status};
 
-use crate::FirestoreApi;
+use crate::connection::{Client, Connection};
 use crate::error;
 use crate::names::Names;
 use crate::record::{EXPIRES_AT_MS, LOCK_ID, millis};
@@ -34,19 +34,17 @@ pub(crate) struct Reading {
 
 /// Sends requests. Each is bounded by the request timeout and by the deadline of its operation, and
 /// none is sent once that has passed.
-///
-/// The driver's futures are boxed: they take kilobytes, and so would every future around them.
 #[derive(Clone)]
 pub(crate) struct Wire {
-    client: FirestoreApi,
+    connection: Connection,
     names: Arc<Names>,
     timeout: Duration,
 }
 
 impl Wire {
-    pub(crate) fn new(client: FirestoreApi, names: Names, timeout: Duration) -> Self {
+    pub(crate) fn new(connection: Connection, names: Names, timeout: Duration) -> Self {
         Self {
-            client,
+            connection,
             names: Arc::new(names),
             timeout,
         }
@@ -67,18 +65,19 @@ impl Wire {
             documents,
             ..BatchGetDocumentsRequest::default()
         };
-        let mut client = self.client.get();
-        let response =
-            Box::pin(client.batch_get_documents(self.request(request, deadline)?)).await?;
-        let (mut stream, mut gathered) = (response.into_inner(), Gathered::default());
-        while let Some(part) = stream.message().await? {
-            let document = match part.result {
-                Some(Found::Found(document)) => Some(document),
-                Some(Found::Missing(_)) | None => None,
-            };
-            gathered.add(document, part.read_time);
-        }
-        gathered.finish()
+        self.send(request, deadline, |mut client, request| async move {
+            let mut stream = client.batch_get_documents(request).await?.into_inner();
+            let mut gathered = Gathered::default();
+            while let Some(part) = stream.message().await? {
+                let document = match part.result {
+                    Some(Found::Found(document)) => Some(document),
+                    Some(Found::Missing(_)) | None => None,
+                };
+                gathered.add(document, part.read_time);
+            }
+            gathered.finish()
+        })
+        .await
     }
 
     /// Reads all locks with this id. There should be one at most; without a limit, duplicates are
@@ -135,13 +134,15 @@ impl Wire {
             query_type: Some(QueryType::StructuredQuery(query)),
             ..RunQueryRequest::default()
         };
-        let mut client = self.client.get();
-        let response = Box::pin(client.run_query(self.request(request, deadline)?)).await?;
-        let (mut stream, mut gathered) = (response.into_inner(), Gathered::default());
-        while let Some(part) = stream.message().await? {
-            gathered.add(part.document, part.read_time);
-        }
-        gathered.finish()
+        self.send(request, deadline, |mut client, request| async move {
+            let mut stream = client.run_query(request).await?.into_inner();
+            let mut gathered = Gathered::default();
+            while let Some(part) = stream.message().await? {
+                gathered.add(part.document, part.read_time);
+            }
+            gathered.finish()
+        })
+        .await
     }
 
     /// Applies all writes, or none.
@@ -151,9 +152,11 @@ impl Wire {
             writes,
             ..CommitRequest::default()
         };
-        let mut client = self.client.get();
-        Box::pin(client.commit(self.request(request, deadline)?)).await?;
-        Ok(())
+        self.send(request, deadline, |mut client, request| async move {
+            client.commit(request).await?;
+            Ok(())
+        })
+        .await
     }
 
     /// Applies each write by itself, and returns how many were applied.
@@ -167,9 +170,11 @@ impl Wire {
             writes,
             ..BatchWriteRequest::default()
         };
-        let mut client = self.client.get();
-        let response = Box::pin(client.batch_write(self.request(request, deadline)?)).await?;
-        let statuses = response.into_inner().status;
+        let statuses = self
+            .send(request, deadline, |mut client, request| async move {
+                Ok(client.batch_write(request).await?.into_inner().status)
+            })
+            .await?;
         let applied = statuses
             .iter()
             .filter(|status| Code::from_i32(status.code) == Code::Ok)
@@ -177,15 +182,28 @@ impl Wire {
         Ok(u32::try_from(applied).unwrap_or(u32::MAX))
     }
 
-    fn request<T>(&self, message: T, deadline: Instant) -> Result<Request<T>, Status> {
-        let left = deadline.saturating_duration_since(Instant::now());
+    async fn send<M, T, F>(
+        &self,
+        message: M,
+        deadline: Instant,
+        call: impl FnOnce(Client, Request<M>) -> F + Send + 'static,
+    ) -> Result<T, Status>
+    where
+        M: Send + 'static,
+        T: Send + 'static,
+        F: Future<Output = Result<T, Status>> + Send + 'static,
+    {
+        let now = Instant::now();
+        let left = deadline.saturating_duration_since(now).min(self.timeout);
         if left.is_zero() {
             return Err(error::past_deadline());
         }
-        let timeouts = RequestTimeouts::new().with_total(left.min(self.timeout));
         let mut request = Request::new(message);
+        // The server learns of it.
+        let timeouts = RequestTimeouts::new().with_total(left);
         request.extensions_mut().insert(timeouts);
-        Ok(request)
+        let call = |client| call(client, request);
+        self.connection.send(now + left, call).await
     }
 }
 

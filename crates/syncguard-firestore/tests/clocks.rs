@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::requests::{acquire, extend, is_locked, lookup};
 use common::warnings::captured;
 use common::{Database, id, key, now_ms, released, take, ttl};
-use syncguard_core::backend::{AcquireResult, LockBackend as _, Lookup, TimeAuthority};
+use syncguard_core::backend::{LockBackend as _, Lookup, TimeAuthority};
 use syncguard_core::observe::{ClockSkew, Observer};
 use syncguard_core::{ErrorCode, Locks};
 use syncguard_firestore::{FirestoreBackend, FirestoreOptions, RECOMMENDED_SKEW_LIMIT};
@@ -208,7 +208,7 @@ async fn if_asked_a_clock_that_is_off_is_refused() {
         assert_eq!(error.code(), ErrorCode::Internal);
         assert_eq!(database.only("locks").await, before);
         let refused = wrong.acquire(acquire(&key("k"), &id(), day)).await.unwrap();
-        assert_eq!(refused, AcquireResult::locked(), "that needs no clock");
+        assert!(refused.is_locked(), "that needs no clock");
         // A release does no harm by any clock.
         assert!(released(&wrong, &grant.lock_id).await);
 

@@ -5,7 +5,7 @@ mod common;
 use common::requests::{acquire, extend, is_locked, lookup, release};
 use common::{Database, document_id, id, key, lock_fields, now_ms, released, take, ttl};
 use serde_json::json;
-use syncguard_core::backend::{AcquireResult, FENCE_MAX, FailureReason, LockBackend as _, Lookup};
+use syncguard_core::backend::{FENCE_MAX, FailureReason, LockBackend as _, Lookup};
 use syncguard_core::{ErrorCode, ExtendResult, LockId, ReleaseResult};
 use syncguard_firestore::FirestoreOptions;
 
@@ -319,6 +319,10 @@ mod duplicates {
                 "{log}"
             );
             assert!(!log.contains(twice.as_str()), "{log}");
+            for name in ["a", "b"] {
+                let hash = key(name).hash_id().to_string();
+                assert_eq!(log.matches(&hash).count(), 3, "{log}");
+            }
             assert_eq!(database.list("locks").await, before);
         }
     }
@@ -331,7 +335,7 @@ mod duplicates {
             .acquire(acquire(&key("a"), &id(), ttl(1_000)))
             .await
             .unwrap();
-        assert_eq!(live, AcquireResult::locked());
+        assert!(live.is_locked());
         assert_eq!(take(&backend, "b").await.fence.get(), 1);
     }
 }

@@ -140,6 +140,11 @@ async fn bad_configuration_is_refused_before_anything_is_sent() {
     refused("", "p", options()).await;
     refused("http://127.0.0.1:1", "p", options()).await;
     refused("not a host", "p", options()).await;
+    // Without a port it would be port 80.
+    refused("127.0.0.1", "p", options()).await;
+    refused("localhost:", "p", options()).await;
+    refused("localhost:port", "p", options()).await;
+    refused("localhost:99999", "p", options()).await;
 }
 
 /// Without cryptography TLS would panic; the error says what to do.

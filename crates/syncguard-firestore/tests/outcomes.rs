@@ -176,7 +176,7 @@ async fn a_refusal_has_a_known_outcome() {
         (Code::Unauthenticated, ErrorCode::AuthFailed),
         (Code::InvalidArgument, ErrorCode::InvalidArgument),
         (Code::ResourceExhausted, ErrorCode::RateLimited),
-        (Code::Unimplemented, ErrorCode::Internal),
+        (Code::Unimplemented, ErrorCode::ServiceUnavailable),
     ];
     let (proxy, database) = Proxy::before(&Database::new()).await;
     let backend = database.backend().await;

@@ -120,6 +120,53 @@ async fn indexes_that_are_missing() {
     );
 }
 
+/// Not a missing role: the finding and the error of an operation say what to do instead.
+#[tokio::test]
+async fn denials_of_google_itself() {
+    let (proxy, database) = Proxy::before(&Database::new()).await;
+    let locks = database.locks().await;
+    for (reason, code, fix) in [
+        (
+            "SERVICE_DISABLED",
+            "firestore-api-disabled",
+            "gcloud services enable",
+        ),
+        ("BILLING_DISABLED", "firestore-billing-disabled", "billing"),
+        (
+            "USER_PROJECT_DENIED",
+            "firestore-quota-project-denied",
+            "quota project",
+        ),
+        (
+            "CONSUMER_INVALID",
+            "firestore-quota-project-denied",
+            "quota project",
+        ),
+        (
+            "ACCESS_TOKEN_SCOPE_INSUFFICIENT",
+            "firestore-scope-insufficient",
+            "scope",
+        ),
+        (
+            "IAM_PERMISSION_DENIED",
+            "firestore-missing-permissions",
+            "roles/datastore.user",
+        ),
+    ] {
+        for method in ["BatchGetDocuments", "RunQuery", "RunQuery", "Commit"] {
+            proxy.fail_next(method, Fault::Denied(reason));
+        }
+        let findings = locks.preflight().await.unwrap();
+        assert_eq!(seen(&findings), [(ERROR, code)], "{reason}");
+        assert!(findings[0].fix().contains(fix), "{findings:?}");
+
+        proxy.fail_next("BatchGetDocuments", Fault::Denied(reason));
+        let error = locks.is_locked("k").await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::AuthFailed);
+        assert!(error.message().contains(fix), "{error:?}");
+    }
+}
+
 #[tokio::test]
 async fn credentials_that_are_refused_and_a_server_that_is_away_are_errors() {
     let (proxy, database) = Proxy::before(&Database::new()).await;

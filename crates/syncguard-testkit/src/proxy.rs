@@ -62,8 +62,10 @@ pub struct FaultProxy {
     thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Control {
+    /// Where new connections lead.
+    upstream: SocketAddr,
     faults: Faults,
     /// Connections of an earlier era are reset.
     era: u64,
@@ -88,9 +90,13 @@ impl FaultProxy {
     /// If no port is free.
     pub fn start(upstream: u16) -> Result<Self> {
         let slot = Slot::claim()?;
-        let upstream = SocketAddr::from((Ipv4Addr::LOCALHOST, upstream));
-        let own = SocketAddr::from((Ipv4Addr::LOCALHOST, slot.port()));
-        let (control, receiver) = watch::channel(Control::default());
+        let own = loopback(slot.port());
+        let (control, receiver) = watch::channel(Control {
+            upstream: loopback(upstream),
+            faults: Faults::NONE,
+            era: 0,
+            let_through: 0,
+        });
         let counters = Arc::new(Counters::default());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -102,7 +108,6 @@ impl FaultProxy {
         listener.set_nonblocking(true)?;
         let proxy = Proxy {
             own,
-            upstream,
             control: receiver,
             counters: Arc::clone(&counters),
         };
@@ -143,6 +148,12 @@ impl FaultProxy {
     /// Resets all existing connections. The faults in force apply to new ones.
     pub fn reset_all(&self) {
         self.update(|control| control.era += 1);
+    }
+
+    /// Has new connections lead to another loopback port, as an address does after a failover.
+    /// Existing ones go on.
+    pub fn lead_to(&self, upstream: u16) {
+        self.update(|control| control.upstream = loopback(upstream));
     }
 
     /// Lets the first `held` of the pieces that [wait](Flow::Hold) pass; later ones wait on. Take the
@@ -186,7 +197,6 @@ impl Drop for FaultProxy {
 #[derive(Clone)]
 struct Proxy {
     own: SocketAddr,
-    upstream: SocketAddr,
     control: watch::Receiver<Control>,
     counters: Arc<Counters>,
 }
@@ -227,6 +237,10 @@ impl Proxy {
         }
     }
 
+    fn upstream(&self) -> SocketAddr {
+        self.control.borrow().upstream
+    }
+
     fn faults(&self) -> Faults {
         self.control.borrow().faults
     }
@@ -238,7 +252,7 @@ impl Proxy {
                 .await;
             return self.reset(&client);
         }
-        let Ok(mut server) = TcpStream::connect(self.upstream).await else {
+        let Ok(mut server) = TcpStream::connect(self.upstream()).await else {
             return self.reset(&client);
         };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
@@ -290,7 +304,7 @@ impl Proxy {
                     if let (Direction::Requests, Some(scripts)) = (direction, resp::scripts(bytes))
                     {
                         // Only a copy that was answered counts as delivered.
-                        let copy = deliver_copy(self.upstream, &scripts);
+                        let copy = deliver_copy(self.upstream(), &scripts);
                         if matches!(tokio::time::timeout(COPY_TIMEOUT, copy).await, Ok(Ok(()))) {
                             count(&self.counters.duplicated);
                         }
@@ -380,6 +394,10 @@ async fn deliver_copy(upstream: SocketAddr, scripts: &resp::Scripts<'_>) -> io::
         }
     }
     Ok(())
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
 fn count(counter: &AtomicU64) {

@@ -133,6 +133,22 @@ fn all_connections_can_be_reset_at_once() {
 }
 
 #[test]
+fn new_connections_can_lead_to_another_server() {
+    let ((first, at_first), (second, at_second)) = (echo(), echo());
+    let proxy = FaultProxy::start(first).unwrap();
+    let mut before = connect(&proxy);
+    assert_eq!(exchange(&mut before, "one").unwrap(), "one");
+    proxy.lead_to(second);
+    let mut after = connect(&proxy);
+    assert_eq!(exchange(&mut after, "two").unwrap(), "two");
+    assert_eq!(exchange(&mut before, "three").unwrap(), "three");
+    let arrived =
+        |arrivals: mpsc::Receiver<Vec<u8>>| arrivals.try_iter().flatten().collect::<Vec<_>>();
+    assert_eq!(arrived(at_first), b"onethree");
+    assert_eq!(arrived(at_second), b"two");
+}
+
+#[test]
 fn refuses_and_listens_again_on_the_same_port() {
     let (port, _arrivals) = echo();
     let proxy = FaultProxy::start(port).unwrap();

@@ -8,6 +8,7 @@
 )]
 
 pub mod proxy;
+pub mod relay;
 pub mod requests;
 pub mod warnings;
 

@@ -8,6 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use syncguard_firestore::gcloud_sdk::google::rpc;
+use syncguard_firestore::gcloud_sdk::prost::Message as _;
+use syncguard_firestore::gcloud_sdk::prost_types::Any;
 use tokio::net::TcpListener;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
@@ -28,6 +31,10 @@ pub enum Fault {
     AppliedThen(Code),
     /// It is not carried out.
     Refused(Code),
+    /// It is denied for one of Google's own reasons.
+    Denied(&'static str),
+    /// It is answered with this HTTP status, and nothing that gRPC knows.
+    PlainHttp(u16),
     /// It is neither carried out nor answered.
     Lost,
     /// It is carried out, and answered later.
@@ -132,6 +139,11 @@ impl Service<Request<Body>> for Proxy {
                     answer
                 }
                 Some(Fault::Refused(code)) => Status::new(code, "refused").into_http(),
+                Some(Fault::Denied(reason)) => denied(reason).into_http(),
+                Some(Fault::PlainHttp(status)) => {
+                    let response = Response::builder().status(status).body(Body::empty());
+                    response.unwrap()
+                }
                 Some(Fault::AppliedThen(code)) => {
                     forward().await;
                     Status::new(code, "applied all the same").into_http()
@@ -139,4 +151,23 @@ impl Service<Request<Body>> for Proxy {
             })
         })
     }
+}
+
+/// As Google denies a request before Firestore sees it.
+pub fn denied(reason: &str) -> Status {
+    let info = rpc::ErrorInfo {
+        reason: reason.to_owned(),
+        domain: "googleapis.com".to_owned(),
+        ..rpc::ErrorInfo::default()
+    };
+    let details = rpc::Status {
+        code: Code::PermissionDenied.into(),
+        details: vec![Any {
+            type_url: "type.googleapis.com/google.rpc.ErrorInfo".to_owned(),
+            value: info.encode_to_vec(),
+        }],
+        ..rpc::Status::default()
+    };
+    let details = details.encode_to_vec().into();
+    Status::with_details(Code::PermissionDenied, "denied", details)
 }
