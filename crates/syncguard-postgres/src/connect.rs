@@ -97,11 +97,16 @@ impl PostgresBackend {
     /// the pool's `acquire_timeout` (30 s by default) or its own deadline has passed; then it fails,
     /// with `RateLimited` if all connections are in use.
     ///
-    /// A backend made from a URL is faster, for two reasons. This pool pings a connection before each
-    /// use, unless `test_before_acquire` is off, and after each use in any case. And the server plans
-    /// statements in its sessions with the default settings: between two vacuums, a statement on a
-    /// mostly empty table of locks can read all rows that were deleted. If the pool serves locks
-    /// alone, set `enable_seqscan` and `jit` to `off` in its connect options to prevent that.
+    /// The pool may hold connections on which the application left a transaction open. An operation
+    /// rolls that transaction back first, so that a grant is committed and a read sees what others
+    /// committed. That takes one round trip per operation.
+    ///
+    /// A backend made from a URL is faster: it needs no such round trip. This pool also pings a
+    /// connection before each use, unless `test_before_acquire` is off, and after each use in any case.
+    /// And the server plans statements in its sessions with the default settings: between two vacuums,
+    /// a statement on a mostly empty table of locks can read all rows that were deleted. If the pool
+    /// serves locks alone, set `enable_seqscan` and `jit` to `off` in its connect options to prevent
+    /// that.
     ///
     /// # Errors
     /// `InvalidArgument` if the options cannot work.

@@ -59,6 +59,11 @@ impl Connections {
         Self::Given { pool, closed }
     }
 
+    /// Whether nobody else uses these connections.
+    pub(super) fn are_own(&self) -> bool {
+        matches!(self, Self::Own(_))
+    }
+
     /// How to open a connection beside the pool.
     pub(crate) fn target(&self) -> Cow<'_, PgConnectOptions> {
         match self {

@@ -6,10 +6,10 @@ use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection, Postgres};
 use syncguard_core::LockError;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
-use super::connections::{Connection, Connections};
-use crate::error::too_late;
+use super::connections::{Connection, Connections, until};
+use crate::error::{Stage, has_state, map, too_late};
 
 /// The longest that a connection whose caller is gone may take to become usable again.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -17,6 +17,13 @@ const RECOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Under a stricter isolation, which may be a database's default, a statement that waited for
 /// another fails instead of going on with the row that the other left.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
+/// Ends a transaction that the application left open in a session of its pool, in one round trip. In
+/// any other session it does nothing, and the server has nothing to warn of.
+const LEAVE_TRANSACTION: &str = "BEGIN; ROLLBACK";
+
+/// The SQLSTATE of every statement but `ROLLBACK` in a transaction that has failed.
+const FAILED_TRANSACTION: &[&str] = &["25P02"];
 
 pub(super) type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
 
@@ -40,17 +47,39 @@ impl Session {
         connections: &Connections,
         deadline: Instant,
     ) -> Result<Self, LockError> {
-        let connection = connections.acquire(deadline).await?;
-        if Instant::now() >= deadline {
-            connection.return_to_pool();
-            return Err(too_late());
+        loop {
+            let connection = connections.acquire(deadline).await?;
+            if Instant::now() >= deadline {
+                connection.return_to_pool();
+                return Err(too_late());
+            }
+            let mut session = Self {
+                connection: Some(connection),
+                runtime: Handle::current(),
+                at_rest: false,
+                in_transaction: false,
+            };
+            if connections.are_own() {
+                return Ok(session);
+            }
+            let left = timeout_at(until(deadline), session.execute(LEAVE_TRANSACTION)).await;
+            match left {
+                Ok(Ok(())) => return Ok(session),
+                Ok(Err(error)) => {
+                    session.close();
+                    if !has_state(&error, FAILED_TRANSACTION) {
+                        return Err(map(error, Stage::Connecting { exhausted: false }));
+                    }
+                }
+                Err(_) => return Err(too_late()),
+            }
         }
-        Ok(Self {
-            connection: Some(connection),
-            runtime: Handle::current(),
-            at_rest: false,
-            in_transaction: false,
-        })
+    }
+
+    fn close(mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.close();
+        }
     }
 
     pub(crate) fn connection(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
