@@ -53,6 +53,9 @@ impl PostgresBackend {
     /// It opens the first connection; operations open more as they need them. The URL's `sslmode`
     /// chooses TLS, if the application enabled one of the `tls-*` features, here or on `sqlx`.
     ///
+    /// No statement waits longer than 500 ms in the server for another transaction; the operation then
+    /// asks again until its deadline. `options[lock_timeout]` in the URL changes that.
+    ///
     /// # Errors
     /// `InvalidArgument` if options or URL cannot work, if the URL asks for TLS without a feature for
     /// it, or if it has a parameter that sqlx does not know; `AuthFailed` if the server rejects the
@@ -106,7 +109,9 @@ impl PostgresBackend {
     /// And the server plans statements in its sessions with the default settings: between two vacuums,
     /// a statement on a mostly empty table of locks can read all rows that were deleted. If the pool
     /// serves locks alone, set `enable_seqscan` and `jit` to `off` in its connect options to prevent
-    /// that.
+    /// that. Set `lock_timeout` there as well, to `500ms` as a backend made from a URL does: otherwise
+    /// an operation on a key that another transaction blocks waits in the server for as long as that
+    /// transaction lasts, and occupies a connection although its caller has given up.
     ///
     /// # Errors
     /// `InvalidArgument` if the options cannot work.

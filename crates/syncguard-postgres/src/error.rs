@@ -109,6 +109,11 @@ pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
     has_state(error, &["40001", "40P01"])
 }
 
+/// Whether the server gave up because another transaction kept the statement waiting.
+pub(crate) fn is_lock_timeout(error: &sqlx::Error) -> bool {
+    has_state(error, &["55P03"])
+}
+
 /// Whether the server reported one of these SQLSTATEs.
 pub(crate) fn has_state(error: &sqlx::Error, states: &[&str]) -> bool {
     let state = error.as_database_error().and_then(DatabaseError::code);
@@ -133,9 +138,14 @@ fn classify(state: &str) -> (ErrorCode, &'static str) {
             InvalidArgument,
             "a table does not exist; run `setup_schema`",
         ),
-        "55P03" | "57014" => (
+        "55P03" => (
             NetworkTimeout,
-            "statement cancelled by the server (statement_timeout or lock_timeout)",
+            "another transaction keeps a lock on the key's row or table, or its advisory lock: see \
+             `pg_blocking_pids`",
+        ),
+        "57014" => (
+            NetworkTimeout,
+            "statement cancelled by the server (statement_timeout)",
         ),
         "25P03" => (ServiceUnavailable, "the server ended the idle session"),
         _ if state.starts_with("57P0") => (

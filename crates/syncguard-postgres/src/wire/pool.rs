@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connections::until;
+use super::session::LOCK_TIMEOUT_MS;
 use crate::error::{Stage, has_state, map, too_late};
 
 /// The longest that one operation tries to open a connection: less than the default operation
@@ -38,11 +39,16 @@ const LONGEST_IDLE: Duration = Duration::from_mins(10);
 /// An older connection is replaced, and with it the memory that its server process has accumulated.
 const LONGEST_LIFE: Duration = Duration::from_mins(30);
 
+/// The settings of the backend's sessions.
+///
 /// The server plans a statement by the current size of its tables and keeps the plan. A table of
 /// locks is empty now and full of deleted rows a moment later: a sequential scan looked cheap then
 /// and is expensive now. With sequential scans off, a purge, which needs one, seems so expensive that
 /// the server would compile it; so `jit` is off, too.
-const PLANNING: [(&str, &str); 2] = [("enable_seqscan", "off"), ("jit", "off")];
+const SETTINGS: [(&str, &str); 2] = [("enable_seqscan", "off"), ("jit", "off")];
+
+/// Set to [`LOCK_TIMEOUT_MS`] unless the URL sets it.
+const LOCK_TIMEOUT: &str = "lock_timeout";
 
 /// The SQLSTATEs of poolers that refuse a session setting because they cannot keep it apart from
 /// other clients' settings.
@@ -54,7 +60,8 @@ const UNKNOWN_SETTING: &[&str] = &["08P01", "0A000"];
 /// lookup. This pool takes a connection back as it is; only sessions that are at rest return theirs.
 pub(crate) struct OwnPool {
     target: PgConnectOptions,
-    planned: Option<PgConnectOptions>,
+    /// The target with the settings of the backend's sessions.
+    configured: Option<PgConnectOptions>,
     settings_refused: AtomicBool,
     /// Whether the last attempt to open a connection failed.
     unreachable: AtomicBool,
@@ -77,11 +84,11 @@ struct Idle {
 impl OwnPool {
     pub(crate) fn new(target: PgConnectOptions, limit: u32, transaction_pooler: bool) -> Self {
         // Statements that are not kept are planned by the table as it is.
-        let planned = (!transaction_pooler).then(|| target.clone().options(PLANNING));
+        let configured = (!transaction_pooler).then(|| configured(&target));
         let limit = limit.min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
         Self {
             target,
-            planned,
+            configured,
             settings_refused: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
             reached: AtomicBool::new(false),
@@ -198,10 +205,10 @@ impl OwnPool {
     }
 
     async fn connect(&self) -> Result<PgConnection, Error> {
-        if let Some(planned) = &self.planned
+        if let Some(configured) = &self.configured
             && !self.settings_refused.load(Ordering::Relaxed)
         {
-            match PgConnection::connect_with(planned).await {
+            match PgConnection::connect_with(configured).await {
                 Err(error) if has_state(&error, UNKNOWN_SETTING) => {
                     self.settings_refused.store(true, Ordering::Relaxed);
                 }
@@ -248,6 +255,15 @@ impl OwnPool {
         // No use leaves it half changed.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn configured(target: &PgConnectOptions) -> PgConnectOptions {
+    let configured = target.clone().options(SETTINGS);
+    let options = target.get_options().unwrap_or_default();
+    if options.contains(LOCK_TIMEOUT) {
+        return configured;
+    }
+    configured.options([(LOCK_TIMEOUT, LOCK_TIMEOUT_MS)])
 }
 
 /// The error of an operation on a backend that was closed.

@@ -14,9 +14,18 @@ use crate::error::{Stage, has_state, map, too_late};
 /// The longest that a connection whose caller is gone may take to become usable again.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Under a stricter isolation, which may be a database's default, a statement that waited for
-/// another fails instead of going on with the row that the other left.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+/// The longest that a statement waits in the server for another transaction, in milliseconds. An
+/// acquire that waited for longer is not granted anyway; other operations then ask again, while their
+/// callers wait. So no wait in the server outlasts its caller for long.
+pub(super) const LOCK_TIMEOUT_MS: u64 = 500;
+
+/// Begins the transaction of one operation, in one message.
+///
+/// Under a stricter isolation, which may be a database's default, a statement that waited for another
+/// fails instead of going on with the row that the other left. If the client vanishes before its
+/// COMMIT, the server ends the transaction, which keeps others from the key.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 500; \
+                     SET LOCAL idle_in_transaction_session_timeout = 2000";
 
 /// Ends a transaction that the application left open in a session of its pool, in one round trip. In
 /// any other session it does nothing, and the server has nothing to warn of.
@@ -135,7 +144,7 @@ impl Session {
         Ok(())
     }
 
-    async fn execute(&mut self, command: &'static str) -> Result<(), sqlx::Error> {
+    pub(crate) async fn execute(&mut self, command: &'static str) -> Result<(), sqlx::Error> {
         let connection = self.connection()?;
         sqlx::raw_sql(command).execute(connection).await.map(drop)
     }
@@ -172,5 +181,16 @@ async fn recover(mut connection: Connection, in_transaction: bool) {
     match tokio::time::timeout(RECOVERY_TIMEOUT, at_rest).await {
         Ok(Ok(())) => connection.return_to_pool(),
         Ok(Err(_)) | Err(_) => connection.close(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transactions_wait_for_as_long_as_sessions_do() {
+        let setting = format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};");
+        assert!(BEGIN.contains(&setting), "{BEGIN}");
     }
 }

@@ -15,6 +15,8 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 pub(crate) struct Wire {
     /// Replies do not arrive while this is set; requests do.
     hold_replies: Arc<AtomicBool>,
+    /// Holds replies from the next statement on.
+    hold_at_statement: Arc<AtomicBool>,
     /// Replies to statements are lost, and the connections with them.
     lose_replies: Arc<AtomicBool>,
     /// The kinds of the messages that clients sent: `B` for Bind, `E` for Execute, ...
@@ -45,6 +47,10 @@ impl Wire {
 
     pub(crate) fn hold_replies(&self, hold: bool) {
         self.hold_replies.store(hold, Ordering::SeqCst);
+    }
+
+    pub(crate) fn hold_replies_at_statement(&self) {
+        self.hold_at_statement.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn lose_replies(&self, lose: bool) {
@@ -105,6 +111,9 @@ impl Wire {
             }
             if *started {
                 self.sent.lock().unwrap().push(char::from(pending[0]));
+                if pending[0] == b'E' && self.hold_at_statement.swap(false, Ordering::SeqCst) {
+                    self.hold_replies(true);
+                }
                 if pending[0] == b'E' && self.lose_replies.load(Ordering::SeqCst) {
                     doomed.store(true, Ordering::SeqCst);
                 }
