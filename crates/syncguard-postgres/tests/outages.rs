@@ -132,6 +132,47 @@ async fn a_hanging_server_is_a_timeout_and_leaves_no_lock() {
     assert_eq!(fixture.number("SELECT count(*) FROM {locks}").await, 0);
 }
 
+/// Makes every commit wait for a standby, or for none.
+async fn wait_for_standby(fixture: &Fixture, name: &str) {
+    let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");
+    fixture.run(&set).await;
+    fixture.run("SELECT pg_reload_conf()").await;
+    let shown = format!(
+        "SELECT count(*) FROM pg_settings WHERE name = 'synchronous_standby_names' \
+         AND setting = '{name}'"
+    );
+    let started = Instant::now();
+    while fixture.number(&shown).await == 0 {
+        assert!(started.elapsed() < Duration::from_secs(20), "no reload");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_waits_for_a_standby_is_settled_when_the_standby_is_back() {
+    for abandoned_after in [Duration::from_millis(100), Duration::from_secs(60)] {
+        let server = PostgresServer::start().unwrap();
+        let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
+        let locks = Locks::builder(fixture.backend.clone())
+            .operation_timeout(Duration::from_secs(1))
+            .build();
+        recovers(&locks, "warm").await;
+        wait_for_standby(&fixture, "nobody").await;
+        let attempt = locks.try_lock("k").ttl(MINUTE * 60);
+        if let Ok(outcome) = timeout(abandoned_after, attempt).await {
+            let error = outcome.unwrap_err();
+            assert!(error.outcome_unknown(), "{error:?}");
+        }
+        // Long after the last release that could have overtaken the acquire.
+        let drained = locks.drain(Duration::from_secs(8)).await;
+        assert!(drained.is_err(), "the commit can still appear");
+        wait_for_standby(&fixture, "").await;
+        locks.drain(Duration::from_secs(30)).await.unwrap();
+        assert!(!fixture.locks.is_locked("k").await.unwrap());
+        recovers(&locks, "k").await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn ended_sessions_break_nothing_for_good() {
     let server = PostgresServer::start().unwrap();

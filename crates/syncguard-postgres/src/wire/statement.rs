@@ -51,6 +51,7 @@ pub(crate) struct Statement {
 pub(crate) struct Statements {
     pub(crate) acquire: Statement,
     pub(crate) release: Statement,
+    pub(crate) settle: Statement,
     pub(crate) extend: Statement,
     pub(crate) is_locked: Statement,
     pub(crate) lookup_by_key: Statement,
@@ -66,6 +67,7 @@ impl Statements {
         Self {
             acquire: writes(include_str!("../sql/acquire.sql")),
             release: writes(include_str!("../sql/release.sql")),
+            settle: reads(include_str!("../sql/settle.sql")),
             extend: writes(include_str!("../sql/extend.sql")),
             is_locked: reads(include_str!("../sql/is_locked.sql")),
             lookup_by_key: reads(include_str!("../sql/lookup_by_key.sql")),
@@ -155,10 +157,11 @@ mod tests {
         Statements::new(&options.check().unwrap().names)
     }
 
-    fn all(statements: &Statements) -> [&Statement; 8] {
+    fn all(statements: &Statements) -> [&Statement; 9] {
         [
             &statements.acquire,
             &statements.release,
+            &statements.settle,
             &statements.extend,
             &statements.is_locked,
             &statements.lookup_by_key,
@@ -189,7 +192,8 @@ mod tests {
             .chain(all(&there))
             .map(|statement| &statement.name)
             .collect();
-        assert_eq!(names.len(), 16);
+        // `settle` reads no table.
+        assert_eq!(names.len(), 17);
     }
 
     #[test]
