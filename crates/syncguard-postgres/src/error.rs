@@ -109,6 +109,11 @@ pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
     has_state(error, &["40001", "40P01"])
 }
 
+/// Whether the server stops, or is read-only: after a failover its address may lead to another server.
+pub(crate) fn serves_no_longer(error: &sqlx::Error) -> bool {
+    has_state(error, &["25006", "57P01", "57P02", "57P03"])
+}
+
 /// Whether the server gave up because another transaction kept the statement waiting.
 pub(crate) fn is_lock_timeout(error: &sqlx::Error) -> bool {
     has_state(error, &["55P03"])

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use common::proxy::Wire;
 use common::{BareCalls as _, Fixture, id, key, ttl};
 use futures_util::future::join_all;
 use sqlx::postgres::PgPoolOptions;
@@ -130,6 +131,59 @@ async fn a_hanging_server_is_a_timeout_and_leaves_no_lock() {
     locks.drain(Duration::from_secs(30)).await.unwrap();
     recovers(&locks, "warm").await;
     assert_eq!(fixture.number("SELECT count(*) FROM {locks}").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_failover_the_third_operation_at_the_latest_works() {
+    let (old, new) = (
+        PostgresServer::start().unwrap(),
+        PostgresServer::start().unwrap(),
+    );
+    let fixture = Fixture::at(&old.url(), PostgresOptions::new()).await;
+    let options = fixture.named(PostgresOptions::new());
+    let promoted = PostgresBackend::connect_with(&new.url(), options.clone())
+        .await
+        .unwrap();
+    promoted.setup_schema().await.unwrap();
+
+    let (wire, url) = Wire::to(&old.url()).await;
+    let url = format!("{url}?application_name=failover");
+    let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
+    // As many connections as it may have.
+    wire.hold_replies(true);
+    let reads = (0..10).map(|_| {
+        let backend = backend.clone();
+        tokio::spawn(async move { backend.is_locked(&key("warm")).await })
+    });
+    let reads: Vec<_> = reads.collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    wire.hold_replies(false);
+    for read in reads {
+        assert!(!read.await.unwrap().unwrap());
+    }
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'failover'";
+    assert!(fixture.number(open).await > 5);
+
+    // The old primary lives on and refuses writes.
+    fixture
+        .run("ALTER SYSTEM SET default_transaction_read_only = on")
+        .await;
+    fixture.run("SELECT pg_reload_conf()").await;
+    let writes = Instant::now();
+    while fixture.backend.release(&id()).await.is_ok() {
+        assert!(writes.elapsed() < Duration::from_secs(20), "no reload");
+    }
+    wire.lead_to(&new.url());
+    let mut outcomes = Vec::new();
+    for _ in 0..3 {
+        outcomes.push(backend.acquire(&key("k"), &id(), ttl(60_000)).await);
+    }
+    let last = outcomes.pop().unwrap().unwrap();
+    assert!(last.granted().is_some() || outcomes.iter().any(Result::is_ok));
+    assert!(promoted.is_locked(&key("k")).await.unwrap());
+    for error in outcomes.into_iter().filter_map(Result::err) {
+        assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
+    }
 }
 
 /// Makes every commit wait for a standby, or for none.

@@ -157,6 +157,15 @@ impl Connection {
         }
     }
 
+    /// Closes a connection to a server that serves no longer, and those that were opened before.
+    pub(super) fn close_with_others(self) {
+        match self {
+            Self::Own(connection) => connection.close_with_others(),
+            // The others are the application's.
+            Self::Given(_) => self.close(),
+        }
+    }
+
     pub(super) fn close(self) {
         match self {
             Self::Own(connection) => drop(connection),

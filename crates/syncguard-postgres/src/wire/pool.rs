@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -69,6 +69,8 @@ pub(crate) struct OwnPool {
     reached: AtomicBool,
     /// Set before `idle` is emptied for the last time, and read under its lock.
     closed: AtomicBool,
+    /// Connections of an earlier generation are closed instead of being used again.
+    generation: AtomicU64,
     limit: u32,
     places: Arc<Semaphore>,
     /// The one that was used last is at the back.
@@ -78,6 +80,7 @@ pub(crate) struct OwnPool {
 struct Idle {
     connection: PgConnection,
     opened: Instant,
+    generation: u64,
     since: Instant,
 }
 
@@ -93,6 +96,7 @@ impl OwnPool {
             unreachable: AtomicBool::new(false),
             reached: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            generation: AtomicU64::new(0),
             limit,
             places: Arc::new(Semaphore::new(
                 usize::try_from(limit).unwrap_or(Semaphore::MAX_PERMITS),
@@ -127,13 +131,20 @@ impl OwnPool {
         };
         // It may have been closed during the wait.
         self.check_open()?;
-        let (connection, opened) = match self.idle_that_lives(deadline).await {
-            Some(idle) => (idle.connection, idle.opened),
-            None => (self.open(deadline).await?, Instant::now()),
-        };
+        if let Some(idle) = self.idle_that_lives(deadline).await {
+            return Ok(PooledConnection {
+                connection: idle.connection,
+                opened: idle.opened,
+                generation: idle.generation,
+                place,
+                pool: Arc::clone(self),
+            });
+        }
+        let generation = self.generation.load(Ordering::SeqCst);
         Ok(PooledConnection {
-            connection,
-            opened,
+            connection: self.open(deadline).await?,
+            opened: Instant::now(),
+            generation,
             place,
             pool: Arc::clone(self),
         })
@@ -275,11 +286,22 @@ pub(super) fn closed() -> LockError {
 pub(crate) struct PooledConnection {
     connection: PgConnection,
     opened: Instant,
+    generation: u64,
     place: OwnedSemaphorePermit,
     pool: Arc<OwnPool>,
 }
 
 impl PooledConnection {
+    /// Closes the connection, and all that are not newer: the address may lead to another server now.
+    pub(crate) fn close_with_others(self) {
+        let pool = &self.pool;
+        let mut idle = pool.idle();
+        if self.generation == pool.generation.load(Ordering::SeqCst) {
+            pool.generation.fetch_add(1, Ordering::SeqCst);
+            idle.clear();
+        }
+    }
+
     /// Makes a connection that is at rest available to the next operation.
     pub(crate) fn return_to_pool(self) {
         let now = Instant::now();
@@ -288,7 +310,8 @@ impl PooledConnection {
         }
         self.pool.unreachable.store(false, Ordering::Relaxed);
         let mut idle = self.pool.idle();
-        if self.pool.closed.load(Ordering::SeqCst) {
+        let is_outdated = self.generation != self.pool.generation.load(Ordering::SeqCst);
+        if is_outdated || self.pool.closed.load(Ordering::SeqCst) {
             return;
         }
         while idle
@@ -300,6 +323,7 @@ impl PooledConnection {
         idle.push_back(Idle {
             connection: self.connection,
             opened: self.opened,
+            generation: self.generation,
             since: now,
         });
         drop(idle);

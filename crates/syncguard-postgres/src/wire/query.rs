@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::connections::{Connections, until};
 use super::session::{LOCK_TIMEOUT_MS, Query, Session};
 use super::statement::{Reply, Statement, Value};
-use crate::error::{Stage, is_conflict, is_lock_timeout, map, wrong_reply};
+use crate::error::{Stage, is_conflict, is_lock_timeout, map, serves_no_longer, wrong_reply};
 
 /// How many times a statement is repeated after a serialization failure or a deadlock.
 const CONFLICT_RETRIES: u32 = 20;
@@ -62,6 +62,10 @@ pub(crate) async fn query(
             {
                 drop(session);
                 sleep(LONGEST_CONFLICT_PAUSE).await;
+            }
+            Err(error) if serves_no_longer(&error) => {
+                session.close_with_others();
+                break Err(error);
             }
             result => break result,
         }

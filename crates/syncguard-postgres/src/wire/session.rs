@@ -91,6 +91,13 @@ impl Session {
         }
     }
 
+    /// Closes the connection and those that were opened before: the server serves no longer.
+    pub(super) fn close_with_others(mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.close_with_others();
+        }
+    }
+
     pub(crate) fn connection(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
         // Only `drop` takes it.
         let connection = self.connection.as_mut().ok_or(sqlx::Error::WorkerCrashed)?;

@@ -13,6 +13,8 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
 #[derive(Clone, Default)]
 pub(crate) struct Wire {
+    /// Where new connections lead.
+    server: Arc<Mutex<String>>,
     /// Replies do not arrive while this is set; requests do.
     hold_replies: Arc<AtomicBool>,
     /// Holds replies from the next statement on.
@@ -26,23 +28,31 @@ pub(crate) struct Wire {
 impl Wire {
     /// Starts a proxy to the server at a URL; answers the URL of the proxy.
     pub(crate) async fn to(url: &str) -> (Self, String) {
-        let (scheme, rest) = url.split_once("127.0.0.1:").expect("a loopback URL");
-        let (port, rest) = rest.split_once('/').expect("a database");
-        let server = format!("127.0.0.1:{port}");
+        let (scheme, _) = url.split_once("127.0.0.1:").expect("a loopback URL");
+        let (_, rest) = url.rsplit_once('/').expect("a database");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let wire = Self::default();
+        wire.lead_to(url);
         let accepting = wire.clone();
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
-                let Ok(server) = TcpStream::connect(&server).await else {
+                let server = accepting.server.lock().unwrap().clone();
+                let Ok(server) = TcpStream::connect(server).await else {
                     continue;
                 };
                 tokio::spawn(accepting.clone().carry(client, server));
             }
         });
         (wire, format!("{scheme}127.0.0.1:{port}/{rest}"))
+    }
+
+    /// New connections lead to the server at this URL; those that are open stay where they are.
+    pub(crate) fn lead_to(&self, url: &str) {
+        let address = url.split('/').nth(2).expect("a host");
+        let address = address.rsplit('@').next().expect("an address");
+        address.clone_into(&mut self.server.lock().unwrap());
     }
 
     pub(crate) fn hold_replies(&self, hold: bool) {
