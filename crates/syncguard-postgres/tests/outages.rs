@@ -134,6 +134,39 @@ async fn a_hanging_server_is_a_timeout_and_leaves_no_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn against_a_hanging_server_every_other_call_ends_as_well() {
+    let server = PostgresServer::start().unwrap();
+    let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
+    let locks = Locks::builder(fixture.backend.clone())
+        .operation_timeout(Duration::from_secs(3))
+        .build();
+    server.pause().unwrap();
+    let started = Instant::now();
+    let calls = async {
+        tokio::join!(
+            async { locks.purge_expired().await.map(drop) },
+            async { locks.preflight().await.map(drop) },
+            async { PostgresBackend::connect(&server.url()).await.map(drop) },
+            fixture.backend.setup_schema(),
+        )
+    };
+    let calls = timeout(Duration::from_secs(60), calls).await.unwrap();
+    assert!(started.elapsed() > Duration::from_secs(3), "it does hang");
+    for result in [calls.0, calls.1, calls.2, calls.3] {
+        let error = result.unwrap_err();
+        assert!(is_unavailable(&error), "{error:?}");
+    }
+    // One that is busy in the server keeps its connection.
+    let busy = tokio::spawn(locks.try_lock("k").ttl(MINUTE).attempt());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let close = timeout(Duration::from_secs(60), locks.close())
+        .await
+        .unwrap();
+    assert!(is_unavailable(&close.unwrap_err()));
+    assert!(busy.await.unwrap().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn after_a_failover_the_third_operation_at_the_latest_works() {
     let (old, new) = (
         PostgresServer::start().unwrap(),
