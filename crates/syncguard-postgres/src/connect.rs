@@ -122,6 +122,27 @@ impl PostgresBackend {
     pub fn with_pool(pool: PgPool, options: PostgresOptions) -> Result<Self, LockError> {
         Ok(Self::new(Connections::given(pool), options.check()?))
     }
+
+    /// Opens connections with another password from now on, also those of a pool that the application
+    /// passed. Open connections stay: the server does not ask them for a password again.
+    ///
+    /// Call it on a clone of the backend after the password of the role was changed. Until then,
+    /// operations that need a new connection fail with `AuthFailed`; background releases are retried.
+    ///
+    /// ```no_run
+    /// use syncguard_core::Locks;
+    /// use syncguard_postgres::PostgresBackend;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let backend = PostgresBackend::connect("postgres://app:old@localhost/app").await?;
+    /// let locks = Locks::new(backend.clone());
+    /// // Later, when the password was rotated:
+    /// backend.set_password("new");
+    /// # let _ = locks; Ok(()) }
+    /// ```
+    pub fn set_password(&self, password: &str) {
+        self.connections().set_password(password);
+    }
 }
 
 fn check_url(url: &str) -> Result<(), LockError> {

@@ -1,6 +1,5 @@
 //! [`Connections`]: the pool that operations take their connections from.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
@@ -65,10 +64,20 @@ impl Connections {
     }
 
     /// How to open a connection beside the pool.
-    pub(crate) fn target(&self) -> Cow<'_, PgConnectOptions> {
+    pub(crate) fn target(&self) -> PgConnectOptions {
         match self {
-            Self::Own(pool) => Cow::Borrowed(pool.target()),
-            Self::Given { pool, .. } => Cow::Owned((*pool.connect_options()).clone()),
+            Self::Own(pool) => pool.target(),
+            Self::Given { pool, .. } => (*pool.connect_options()).clone(),
+        }
+    }
+
+    /// Opens connections with this password from now on.
+    pub(crate) fn set_password(&self, password: &str) {
+        match self {
+            Self::Own(pool) => pool.set_password(password),
+            Self::Given { pool, .. } => {
+                pool.set_connect_options(self.target().password(password));
+            }
         }
     }
 

@@ -59,9 +59,9 @@ const UNKNOWN_SETTING: &[&str] = &["08P01", "0A000"];
 /// sqlx's pool pings the server after every use, in a task of its own, which costs as much as a
 /// lookup. This pool takes a connection back as it is; only sessions that are at rest return theirs.
 pub(crate) struct OwnPool {
-    target: PgConnectOptions,
-    /// The target with the settings of the backend's sessions.
-    configured: Option<PgConnectOptions>,
+    target: Mutex<PgConnectOptions>,
+    /// Whether its sessions have settings of their own.
+    configured: bool,
     settings_refused: AtomicBool,
     /// Whether the last attempt to open a connection failed.
     unreachable: AtomicBool,
@@ -86,12 +86,12 @@ struct Idle {
 
 impl OwnPool {
     pub(crate) fn new(target: PgConnectOptions, limit: u32, transaction_pooler: bool) -> Self {
-        // Statements that are not kept are planned by the table as it is.
-        let configured = (!transaction_pooler).then(|| configured(&target));
         let limit = limit.min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
         Self {
-            target,
-            configured,
+            target: Mutex::new(target),
+            // A pooler in transaction mode keeps no settings. Statements that are not kept are planned
+            // by the table as it is.
+            configured: !transaction_pooler,
             settings_refused: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
             reached: AtomicBool::new(false),
@@ -105,8 +105,18 @@ impl OwnPool {
         }
     }
 
-    pub(crate) fn target(&self) -> &PgConnectOptions {
-        &self.target
+    pub(crate) fn target(&self) -> PgConnectOptions {
+        self.lock_target().clone()
+    }
+
+    /// Opens connections with this password from now on.
+    pub(crate) fn set_password(&self, password: &str) {
+        let mut target = self.lock_target();
+        *target = target.clone().password(password);
+    }
+
+    fn lock_target(&self) -> MutexGuard<'_, PgConnectOptions> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn limit(&self) -> u32 {
@@ -216,17 +226,16 @@ impl OwnPool {
     }
 
     async fn connect(&self) -> Result<PgConnection, Error> {
-        if let Some(configured) = &self.configured
-            && !self.settings_refused.load(Ordering::Relaxed)
-        {
-            match PgConnection::connect_with(configured).await {
+        let target = self.target();
+        if self.configured && !self.settings_refused.load(Ordering::Relaxed) {
+            match PgConnection::connect_with(&configured(&target)).await {
                 Err(error) if has_state(&error, UNKNOWN_SETTING) => {
                     self.settings_refused.store(true, Ordering::Relaxed);
                 }
                 result => return result,
             }
         }
-        PgConnection::connect_with(&self.target).await
+        PgConnection::connect_with(&target).await
     }
 
     fn is_transient(&self, error: &Error) -> bool {
