@@ -17,6 +17,12 @@ const NO_TLS_BUILT_IN: &str = "without TLS support";
 const NO_TLS: &str = "the URL's `sslmode` asks for TLS; enable one of the crate's `tls-*` features, \
                       such as `tls-rustls-ring-native-roots`";
 
+const NO_POSTGRESQL: &str = "the server broke PostgreSQL's protocol; check that the address is that of a \
+                             PostgreSQL server";
+
+/// The length of a SQLSTATE. A server that is no PostgreSQL can send an error without one.
+const STATE_LENGTH: usize = 5;
+
 /// How far an operation was when it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -67,7 +73,7 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
         sqlx::Error::RowNotFound | sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => {
             return wrong_reply(stage);
         }
-        sqlx::Error::Protocol(_) => (ServiceUnavailable, "the server broke the protocol", true),
+        sqlx::Error::Protocol(_) => (ServiceUnavailable, NO_POSTGRESQL, true),
         _ => (ErrorCode::Internal, "the database driver failed", true),
     };
     let mapped = LockError::new(code, message);
@@ -132,6 +138,7 @@ fn classify(state: &str) -> (ErrorCode, &'static str) {
     };
     let class = state.get(..2).unwrap_or_default();
     match state {
+        _ if state.len() != STATE_LENGTH => (ServiceUnavailable, NO_POSTGRESQL),
         "25006" => (ServiceUnavailable, "the server is read-only"),
         "26000" | "42P05" => (InvalidArgument, POOLER),
         "40001" | "40P01" => (
@@ -175,7 +182,8 @@ fn classify(state: &str) -> (ErrorCode, &'static str) {
 
 /// Whether the transaction may have been committed although the server reported this SQLSTATE.
 fn is_outcome_unknown(state: &str) -> bool {
-    state.starts_with("08") || state.starts_with("57P0") || state == "40003"
+    let lost = state.starts_with("08") || state.starts_with("57P0") || state == "40003";
+    lost || state.len() != STATE_LENGTH
 }
 
 /// Replaces a server's error that quotes a row: the row can hold a key that nobody redacts.
@@ -247,8 +255,9 @@ mod tests {
             ("57014", NetworkTimeout),
             ("55P03", NetworkTimeout),
             ("XX000", Internal),
-            ("", Internal),
-            ("ä", Internal),
+            ("Äbcd", Internal),
+            ("", ServiceUnavailable),
+            ("ä", ServiceUnavailable),
         ];
         for (state, code) in table {
             assert_eq!(classify(state).0, code, "{state}");

@@ -80,7 +80,7 @@ impl PostgresBackend {
         if self.missing(session.connection()?).await?.is_some() {
             session.execute(PATIENT).await?;
             // `IF NOT EXISTS` alone fails when two sessions create a table at once.
-            sqlx::raw_sql("SELECT pg_advisory_xact_lock(hashtext('syncguard:setup_schema'))")
+            sqlx::raw_sql("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('syncguard:setup_schema'))")
                 .execute(session.connection()?)
                 .await?;
             if let Some(missing) = self.missing(session.connection()?).await? {

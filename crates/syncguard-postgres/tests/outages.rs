@@ -14,6 +14,7 @@ use syncguard_core::backend::Lookup;
 use syncguard_core::{ErrorCode, LockError, Locks};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::PostgresServer;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -415,6 +416,53 @@ async fn where_nobody_listens_the_source_says_so_at_once() {
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
     let texts = syncguard_testkit::texts(&error);
     assert!(texts.contains("refused"), "{texts}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_no_postgresql_is_unavailable_and_the_source_says_what_it_sent() {
+    let redis = syncguard_testkit::RedisServer::start().unwrap();
+    let mut ports = vec![(redis.port(), "a real Redis".to_owned())];
+    let greetings: [&[u8]; 9] = [
+        b"",
+        b"-ERR unknown command\r\n",
+        b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"ERROR\r\n",
+        b"J\0\0\0\n8.0.36\0",
+        b"220 mail.example.com ESMTP\r\n",
+        // Messages of the protocol, with nonsense inside.
+        b"E\0\0\0\x05\0",
+        b"R\0\0\0\x08\0\0\0\x63",
+    ];
+    for greeting in greetings {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        ports.push((port, String::from_utf8_lossy(greeting).into_owned()));
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut request = [0; 1024];
+                let _ = client.read(&mut request).await;
+                let _ = client.write_all(greeting).await;
+            }
+        });
+    }
+    let connecting = ports.iter().map(|(port, _)| async move {
+        let url = format!("postgres://app@127.0.0.1:{port}/app?sslmode=disable");
+        timeout(Duration::from_secs(60), PostgresBackend::connect(&url)).await
+    });
+    for (outcome, (_, what)) in join_all(connecting).await.into_iter().zip(&ports) {
+        let error = outcome.expect("an answer in time").unwrap_err();
+        assert_eq!(
+            error.code(),
+            ErrorCode::ServiceUnavailable,
+            "{what}: {error:?}"
+        );
+        assert!(
+            std::error::Error::source(&error).is_some(),
+            "{what}: {error:?}"
+        );
+        assert!(!error.outcome_unknown(), "{what}: {error:?}");
+    }
 }
 
 #[tokio::test]

@@ -20,15 +20,16 @@ const MAX_WAIT_MS: i64 = 500;
 
 /// A double holds microseconds until the year 2255, and is cheaper than the `numeric` that `extract`
 /// gives. It is as monotonic as the server's clock.
-const NOW_MS: &str = "floor(date_part('epoch', clock_timestamp()) * 1000)::bigint";
+const NOW_MS: &str =
+    "pg_catalog.floor(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000)::bigint";
 
 /// In acquire: whether it may still be granted. An acquire that queued may wait no longer than its TTL
 /// either.
-const IN_TIME: &str = "clock_timestamp() - statement_timestamp() \
+const IN_TIME: &str = "pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp() \
                        < CASE WHEN ready.waited THEN least($5, {max_wait_ms}) ELSE {max_wait_ms} END \
                        * interval '1 millisecond'";
 /// The same limit, queued or not.
-const IN_TIME_AT_ALL: &str = "clock_timestamp() - statement_timestamp() \
+const IN_TIME_AT_ALL: &str = "pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp() \
                               < {max_wait_ms} * interval '1 millisecond'";
 
 /// In acquire's upsert: whether the row that is there may be replaced.
