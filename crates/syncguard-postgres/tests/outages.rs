@@ -319,6 +319,65 @@ async fn ended_sessions_break_nothing_for_good() {
     recovers(&fixture.locks, "after").await;
 }
 
+/// 64 callers ask again at once, whatever the answer, while all sessions are ended again and again.
+async fn hammer(fixture: &Fixture) -> (Duration, usize) {
+    let locks = Locks::builder(fixture.backend.clone())
+        .operation_timeout(Duration::from_secs(2))
+        .build();
+    let done = Arc::new(AtomicBool::new(false));
+    let callers = (0..64).map(|caller| {
+        let (locks, done) = (locks.clone(), done.clone());
+        tokio::spawn(async move {
+            let (mut longest, mut failures) = (Duration::ZERO, 0);
+            while !done.load(Ordering::Relaxed) {
+                let started = Instant::now();
+                let outcome = locks
+                    .try_lock(format!("hammered:{caller}"))
+                    .ttl(MINUTE)
+                    .await;
+                longest = longest.max(started.elapsed());
+                failures += usize::from(outcome.is_err());
+                let Ok(Some(guard)) = outcome else {
+                    continue;
+                };
+                let started = Instant::now();
+                let outcome = guard.release().await;
+                longest = longest.max(started.elapsed());
+                failures += usize::from(outcome.is_err());
+            }
+            (longest, failures)
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    let end = format!(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+         WHERE query LIKE '%{}%' AND pid <> pg_backend_pid()",
+        fixture.locks_table
+    );
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(10) {
+        fixture.number(&end).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    done.store(true, Ordering::Relaxed);
+    let (mut longest, mut failures) = (Duration::ZERO, 0);
+    for caller in callers {
+        let seen = caller.await.unwrap();
+        (longest, failures) = (longest.max(seen.0), failures + seen.1);
+    }
+    (longest, failures)
+}
+
+#[tokio::test]
+async fn no_call_outlasts_its_deadline_while_connections_are_killed() {
+    let server = PostgresServer::start().unwrap();
+    let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
+    let (longest, failures) = hammer(&fixture).await;
+    assert!(failures > 0, "connections are killed");
+    assert!(longest < Duration::from_secs(2 + 4), "{longest:?}");
+    recovers(&fixture.locks, "after").await;
+}
+
 #[tokio::test]
 async fn an_exhausted_pool_is_rate_limited_and_recovers() {
     let fixture = Fixture::new().await;
