@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::names::Names;
 use crate::options::Settings;
-use crate::record::{parse_grant, parse_info, parse_ms, unreadable};
+use crate::record::{parse_grant, parse_info, parse_locked, parse_ms, unreadable};
 use crate::unanswered::Unanswered;
 use crate::wire::{Connections, Reply, Statement, Statements, Value, query};
 
@@ -140,7 +140,7 @@ impl LockBackend for PostgresBackend {
             }
             match reply?.parts() {
                 ("granted", grant) => return parse_grant(grant, id).map(AcquireResult::Acquired),
-                ("locked", _) => return Ok(AcquireResult::locked()),
+                ("locked", free_in) => return parse_locked(free_in),
                 ("exhausted", _) => return Err(Fence::exhausted()),
                 // It queued for as long as its lease would have lasted: that is contention.
                 ("waited", _) if started.elapsed() >= ttl.as_duration() => break,
