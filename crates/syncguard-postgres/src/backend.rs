@@ -9,7 +9,9 @@ use syncguard_core::backend::{
     ExtendRequest, FailureReason, IsLockedRequest, LockBackend, Lookup, LookupRequest,
     PreflightRequest, PurgeRequest, ReleaseRequest, TimeAuthority,
 };
-use syncguard_core::{ExtendResult, Fence, Finding, LockError, LockInfoDebug, ReleaseResult};
+use syncguard_core::{
+    ErrorCode, ExtendResult, Fence, Finding, LockError, LockInfoDebug, ReleaseResult,
+};
 use tokio::time::Instant;
 
 use crate::names::Names;
@@ -154,10 +156,18 @@ impl LockBackend for PostgresBackend {
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
         let (statements, subject) = (self.statements(), request.id.as_str());
         let unanswered = self.inner.unanswered.storage_key(request.id);
+        let mut in_flight = false;
         if let Some(storage_key) = &unanswered {
             let values = [Value::Text(storage_key)];
-            self.query(&statements.settle, subject, &values, request.deadline)
-                .await?;
+            let reply = self
+                .query(&statements.in_flight, subject, &values, request.deadline)
+                .await;
+            in_flight = match reply {
+                Ok(reply) => reply.parts().0 == "in-flight",
+                // The role may not read the server's activity.
+                Err(error) if error.code() == ErrorCode::AuthFailed => false,
+                Err(error) => return Err(error),
+            };
         }
         let reply = self
             .query(&statements.release, subject, &[], request.deadline)
@@ -166,6 +176,13 @@ impl LockBackend for PostgresBackend {
             "released" => ReleaseResult::Released,
             word => reason(word).map(ReleaseResult::not_held)?,
         };
+        if in_flight && !result.is_released() {
+            return Err(LockError::new(
+                ErrorCode::ServiceUnavailable,
+                "an acquire of this key has not ended in the server; its commit may wait for a \
+                 synchronous standby",
+            ));
+        }
         if unanswered.is_some() {
             let unanswered = &self.inner.unanswered;
             unanswered.settled(request.id, result.is_released());

@@ -52,7 +52,7 @@ pub(crate) struct Statement {
 pub(crate) struct Statements {
     pub(crate) acquire: Statement,
     pub(crate) release: Statement,
-    pub(crate) settle: Statement,
+    pub(crate) in_flight: Statement,
     pub(crate) extend: Statement,
     pub(crate) is_locked: Statement,
     pub(crate) lookup_by_key: Statement,
@@ -68,7 +68,7 @@ impl Statements {
         Self {
             acquire: writes(include_str!("../sql/acquire.sql")),
             release: writes(include_str!("../sql/release.sql")),
-            settle: reads(include_str!("../sql/settle.sql")),
+            in_flight: reads(include_str!("../sql/in_flight.sql")),
             extend: writes(include_str!("../sql/extend.sql")),
             is_locked: reads(include_str!("../sql/is_locked.sql")),
             lookup_by_key: reads(include_str!("../sql/lookup_by_key.sql")),
@@ -162,7 +162,7 @@ mod tests {
         [
             &statements.acquire,
             &statements.release,
-            &statements.settle,
+            &statements.in_flight,
             &statements.extend,
             &statements.is_locked,
             &statements.lookup_by_key,
@@ -193,7 +193,7 @@ mod tests {
             .chain(all(&there))
             .map(|statement| &statement.name)
             .collect();
-        // `settle` reads no table.
+        // `in_flight` reads no table.
         assert_eq!(names.len(), 17);
     }
 
