@@ -9,12 +9,15 @@ use syncguard_core::backend::{
     ExtendRequest, FailureReason, IsLockedRequest, LockBackend, Lookup, LookupRequest,
     PreflightRequest, PurgeRequest, ReleaseRequest, TimeAuthority,
 };
-use syncguard_core::{ExtendResult, Fence, Finding, LockError, LockInfoDebug, ReleaseResult};
+use syncguard_core::{
+    ErrorCode, ExtendResult, Fence, Finding, LockError, LockInfoDebug, ReleaseResult,
+};
 use tokio::time::Instant;
 
 use crate::names::Names;
 use crate::options::Settings;
-use crate::record::{parse_grant, parse_info, parse_ms, unreadable};
+use crate::record::{parse_grant, parse_info, parse_locked, parse_ms, unreadable};
+use crate::unanswered::Unanswered;
 use crate::wire::{Connections, Reply, Statement, Statements, Value, query};
 
 /// How many times an operation is sent while the server leaves it undecided.
@@ -34,6 +37,7 @@ struct Inner {
     connections: Connections,
     settings: Settings,
     statements: Statements,
+    unanswered: Unanswered,
     created: Instant,
     /// Milliseconds since `created`.
     next_cleanup: AtomicI64,
@@ -47,6 +51,7 @@ impl PostgresBackend {
                 connections,
                 settings,
                 statements,
+                unanswered: Unanswered::default(),
                 created: Instant::now(),
                 next_cleanup: AtomicI64::new(0),
             }),
@@ -127,12 +132,17 @@ impl LockBackend for PostgresBackend {
         let started = Instant::now();
         for _ in 0..ATTEMPTS {
             let statement = &self.statements().acquire;
+            let unanswered = &self.inner.unanswered;
+            let sending = unanswered.sending(id, &storage_key, ttl, request.deadline);
             let reply = self
                 .query(statement, id.as_str(), &values, request.deadline)
-                .await?;
-            match reply.parts() {
+                .await;
+            if !reply.as_ref().is_err_and(LockError::outcome_unknown) {
+                sending.answered();
+            }
+            match reply?.parts() {
                 ("granted", grant) => return parse_grant(grant, id).map(AcquireResult::Acquired),
-                ("locked", _) => return Ok(AcquireResult::locked()),
+                ("locked", free_in) => return parse_locked(free_in),
                 ("exhausted", _) => return Err(Fence::exhausted()),
                 // It queued for as long as its lease would have lasted: that is contention.
                 ("waited", _) if started.elapsed() >= ttl.as_duration() => break,
@@ -144,14 +154,40 @@ impl LockBackend for PostgresBackend {
     }
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
-        let statement = &self.statements().release;
-        let reply = self
-            .query(statement, request.id.as_str(), &[], request.deadline)
-            .await?;
-        match reply.parts().0 {
-            "released" => Ok(ReleaseResult::Released),
-            word => reason(word).map(ReleaseResult::not_held),
+        let (statements, subject) = (self.statements(), request.id.as_str());
+        let unanswered = self.inner.unanswered.storage_key(request.id);
+        let mut in_flight = false;
+        if let Some(storage_key) = &unanswered {
+            let values = [Value::Text(storage_key)];
+            let reply = self
+                .query(&statements.in_flight, subject, &values, request.deadline)
+                .await;
+            in_flight = match reply {
+                Ok(reply) => reply.parts().0 == "in-flight",
+                // The role may not read the server's activity.
+                Err(error) if error.code() == ErrorCode::AuthFailed => false,
+                Err(error) => return Err(error),
+            };
         }
+        let reply = self
+            .query(&statements.release, subject, &[], request.deadline)
+            .await?;
+        let result = match reply.parts().0 {
+            "released" => ReleaseResult::Released,
+            word => reason(word).map(ReleaseResult::not_held)?,
+        };
+        if in_flight && !result.is_released() {
+            return Err(LockError::new(
+                ErrorCode::ServiceUnavailable,
+                "an acquire of this key has not ended in the server; its commit may wait for a \
+                 synchronous standby",
+            ));
+        }
+        if unanswered.is_some() {
+            let unanswered = &self.inner.unanswered;
+            unanswered.settled(request.id, result.is_released());
+        }
+        Ok(result)
     }
 
     async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {

@@ -1,5 +1,6 @@
 //! How a [`PostgresBackend`] is made: from a URL, or over an application's pool.
 
+use std::borrow::Cow;
 use std::str::FromStr as _;
 
 use sqlx::PgPool;
@@ -36,6 +37,29 @@ const PARAMETERS: [&str; 18] = [
     "options",
 ];
 
+/// The parameters of libpq that sqlx does not have, and the values with which each is safe to ignore;
+/// none means any.
+///
+/// An operation on a server that is read-only fails, so `target_session_attrs` need not be checked.
+const IGNORABLE: [(&str, &[&str]); 13] = [
+    ("channel_binding", &["disable", "prefer"]),
+    (
+        "client_encoding",
+        &["UTF8", "utf8", "UTF-8", "utf-8", "auto"],
+    ),
+    ("connect_timeout", &[]),
+    ("fallback_application_name", &[]),
+    ("gssencmode", &["disable", "prefer"]),
+    ("keepalives", &[]),
+    ("keepalives_count", &[]),
+    ("keepalives_idle", &[]),
+    ("keepalives_interval", &[]),
+    ("sslcompression", &[]),
+    ("sslsni", &["1"]),
+    ("target_session_attrs", &["any", "read-write", "primary"]),
+    ("tcp_user_timeout", &[]),
+];
+
 impl PostgresBackend {
     /// Connects to the server at a URL, with default options.
     ///
@@ -53,9 +77,12 @@ impl PostgresBackend {
     /// It opens the first connection; operations open more as they need them. The URL's `sslmode`
     /// chooses TLS, if the application enabled one of the `tls-*` features, here or on `sqlx`.
     ///
+    /// No statement waits longer than 500 ms in the server for another transaction; the operation then
+    /// asks again until its deadline. `options[lock_timeout]` in the URL changes that.
+    ///
     /// # Errors
     /// `InvalidArgument` if options or URL cannot work, if the URL asks for TLS without a feature for
-    /// it, or if it has a parameter that sqlx does not know; `AuthFailed` if the server rejects the
+    /// it, or if it has a parameter that sqlx does not support and that is not safe to ignore; `AuthFailed` if the server rejects the
     /// credentials; `RateLimited` if the server has no connection left; `ServiceUnavailable` if no
     /// server listens there, or no connection can be opened within 4 s. The source is the error of the
     /// last attempt.
@@ -64,9 +91,9 @@ impl PostgresBackend {
     /// Safe: a connection that was being opened is closed.
     pub async fn connect_with(url: &str, options: PostgresOptions) -> Result<Self, LockError> {
         let settings = options.check()?;
-        check_url(url)?;
+        let url = checked_url(url)?;
         let setup = |error: LockError| error.with_operation(Operation::Setup);
-        let mut target = PgConnectOptions::from_str(url)
+        let mut target = PgConnectOptions::from_str(&url)
             .map_err(|error| setup(map(error, Stage::Connecting { exhausted: false })))?;
         if settings.transaction_pooler {
             // By default PgBouncer refuses clients that set this.
@@ -97,33 +124,139 @@ impl PostgresBackend {
     /// the pool's `acquire_timeout` (30 s by default) or its own deadline has passed; then it fails,
     /// with `RateLimited` if all connections are in use.
     ///
-    /// A backend made from a URL is faster, for two reasons. This pool pings a connection before each
-    /// use, unless `test_before_acquire` is off, and after each use in any case. And the server plans
-    /// statements in its sessions with the default settings: between two vacuums, a statement on a
-    /// mostly empty table of locks can read all rows that were deleted. If the pool serves locks
-    /// alone, set `enable_seqscan` and `jit` to `off` in its connect options to prevent that.
+    /// The pool may hold connections on which the application left a transaction open. An operation
+    /// rolls that transaction back first, so that a grant is committed and a read sees what others
+    /// committed. That takes one round trip per operation.
+    ///
+    /// A backend made from a URL is faster: it needs no such round trip. This pool also pings a
+    /// connection before each use, unless `test_before_acquire` is off, and after each use in any case.
+    /// And the server plans statements in its sessions with the default settings: between two vacuums,
+    /// a statement on a mostly empty table of locks can read all rows that were deleted. If the pool
+    /// serves locks alone, set `enable_seqscan` and `jit` to `off` in its connect options to prevent
+    /// that. Set `lock_timeout` there as well, to `500ms` as a backend made from a URL does: otherwise
+    /// an operation on a key that another transaction blocks waits in the server for as long as that
+    /// transaction lasts, and occupies a connection although its caller has given up.
+    ///
+    /// After a failover, a pool keeps its connections to the old primary. An operation that finds a
+    /// server read-only closes its own connection only, so at worst each connection fails once. A
+    /// backend made from a URL closes all of its connections then.
     ///
     /// # Errors
     /// `InvalidArgument` if the options cannot work.
     pub fn with_pool(pool: PgPool, options: PostgresOptions) -> Result<Self, LockError> {
         Ok(Self::new(Connections::given(pool), options.check()?))
     }
+
+    /// Opens connections with another password from now on, also those of a pool that the application
+    /// passed. Open connections stay: the server does not ask them for a password again.
+    ///
+    /// Call it on a clone of the backend after the password of the role was changed. Until then,
+    /// operations that need a new connection fail with `AuthFailed`; background releases are retried.
+    ///
+    /// ```no_run
+    /// use syncguard_core::Locks;
+    /// use syncguard_postgres::PostgresBackend;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let backend = PostgresBackend::connect("postgres://app:old@localhost/app").await?;
+    /// let locks = Locks::new(backend.clone());
+    /// // Later, when the password was rotated:
+    /// backend.set_password("new");
+    /// # let _ = locks; Ok(()) }
+    /// ```
+    pub fn set_password(&self, password: &str) {
+        self.connections().set_password(password);
+    }
 }
 
-fn check_url(url: &str) -> Result<(), LockError> {
+/// Checks a URL, and removes the parameters that sqlx does not have and that are safe to ignore.
+fn checked_url(text: &str) -> Result<Cow<'_, str>, LockError> {
+    let bad =
+        |message: String| LockError::invalid_argument(message).with_operation(Operation::Setup);
     // sqlx reports what is no URL.
-    let Ok(url) = Url::parse(url) else {
-        return Ok(());
+    let Ok(mut url) = Url::parse(text) else {
+        return Ok(Cow::Borrowed(text));
     };
     if !SCHEMES.contains(&url.scheme()) {
         let message = "a PostgreSQL URL must begin with postgres:// or postgresql://";
-        return Err(LockError::invalid_argument(message).with_operation(Operation::Setup));
+        return Err(bad(message.to_owned()));
     }
-    // sqlx logs unknown parameters with their values, such as a password under a misspelt name.
-    let mut names = url.query_pairs().map(|(name, _)| name);
-    if names.all(|name| name.starts_with("options[") || PARAMETERS.contains(&name.as_ref())) {
-        return Ok(());
+    let mut kept = Vec::new();
+    let mut ignored = false;
+    for (name, value) in url.query_pairs() {
+        let is_name = |(ignorable, _): &&(&str, _)| *ignorable == name.as_ref();
+        if name.starts_with("options[") || PARAMETERS.contains(&name.as_ref()) {
+            kept.push((name.into_owned(), value.into_owned()));
+        } else if let Some((name, values)) = IGNORABLE.iter().find(is_name) {
+            if !values.is_empty() && !values.contains(&value.as_ref()) {
+                let values = values.join("`, `");
+                return Err(bad(format!(
+                    "the URL's parameter `{name}` asks for what sqlx does not support; remove it, or \
+                     set it to `{values}`"
+                )));
+            }
+            ignored = true;
+        } else {
+            // sqlx would log it with its value, such as a password under a misspelt name.
+            let name = match name
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c == '_' || c == '-')
+            {
+                true => format!("the URL's parameter `{name}` is not known"),
+                false => "a parameter of the URL is not known".to_owned(),
+            };
+            return Err(bad(format!(
+                "{name} to sqlx; for a password use `password`"
+            )));
+        }
     }
-    let message = "the URL has a parameter that sqlx does not know; for a password use `password`";
-    Err(LockError::invalid_argument(message).with_operation(Operation::Setup))
+    if !ignored {
+        return Ok(Cow::Borrowed(text));
+    }
+    url.set_query(None);
+    if !kept.is_empty() {
+        url.query_pairs_mut().extend_pairs(kept);
+    }
+    Ok(Cow::Owned(url.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use syncguard_core::ErrorCode;
+
+    use super::*;
+
+    #[test]
+    fn parameters_that_are_safe_to_ignore_are_removed_and_the_others_stay() {
+        let url = "postgres://app@h/d?connect_timeout=10&sslmode=disable&gssencmode=disable&\
+                   target_session_attrs=read-write&keepalives=1&options[jit]=on";
+        assert_eq!(
+            checked_url(url).unwrap(),
+            "postgres://app@h/d?sslmode=disable&options%5Bjit%5D=on"
+        );
+        let only = "postgresql://app:p%40ss@h/d?channel_binding=prefer";
+        assert_eq!(checked_url(only).unwrap(), "postgresql://app:p%40ss@h/d");
+        let none = "postgres://app@h/d?sslmode=disable";
+        assert_eq!(checked_url(none).unwrap(), none);
+    }
+
+    #[test]
+    fn the_error_of_another_parameter_names_it_and_not_its_value() {
+        for (parameter, named) in [
+            ("channel_binding=require", "channel_binding"),
+            ("target_session_attrs=standby", "target_session_attrs"),
+            ("gssencmode=require", "gssencmode"),
+            ("client_encoding=LATIN1", "client_encoding"),
+            ("passwd=hunter2", "passwd"),
+            ("service=hunter2", "service"),
+            ("hunter2", "password"),
+        ] {
+            let error = checked_url(&format!("postgres://app@h/d?{parameter}")).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::InvalidArgument);
+            let text = format!("{error} {error:?}");
+            assert!(text.contains(named), "{text}");
+            let value = parameter.rsplit('=').next().unwrap();
+            assert!(!text.contains(value), "{text}");
+        }
+    }
 }

@@ -17,6 +17,12 @@ const NO_TLS_BUILT_IN: &str = "without TLS support";
 const NO_TLS: &str = "the URL's `sslmode` asks for TLS; enable one of the crate's `tls-*` features, \
                       such as `tls-rustls-ring-native-roots`";
 
+const NO_POSTGRESQL: &str = "the server broke PostgreSQL's protocol; check that the address is that of a \
+                             PostgreSQL server";
+
+/// The length of a SQLSTATE. A server that is no PostgreSQL can send an error without one.
+const STATE_LENGTH: usize = 5;
+
 /// How far an operation was when it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -67,7 +73,7 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
         sqlx::Error::RowNotFound | sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => {
             return wrong_reply(stage);
         }
-        sqlx::Error::Protocol(_) => (ServiceUnavailable, "the server broke the protocol", true),
+        sqlx::Error::Protocol(_) => (ServiceUnavailable, NO_POSTGRESQL, true),
         _ => (ErrorCode::Internal, "the database driver failed", true),
     };
     let mapped = LockError::new(code, message);
@@ -109,6 +115,16 @@ pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
     has_state(error, &["40001", "40P01"])
 }
 
+/// Whether the server stops, or is read-only: after a failover its address may lead to another server.
+pub(crate) fn serves_no_longer(error: &sqlx::Error) -> bool {
+    has_state(error, &["25006", "57P01", "57P02", "57P03"])
+}
+
+/// Whether the server gave up because another transaction kept the statement waiting.
+pub(crate) fn is_lock_timeout(error: &sqlx::Error) -> bool {
+    has_state(error, &["55P03"])
+}
+
 /// Whether the server reported one of these SQLSTATEs.
 pub(crate) fn has_state(error: &sqlx::Error, states: &[&str]) -> bool {
     let state = error.as_database_error().and_then(DatabaseError::code);
@@ -122,6 +138,7 @@ fn classify(state: &str) -> (ErrorCode, &'static str) {
     };
     let class = state.get(..2).unwrap_or_default();
     match state {
+        _ if state.len() != STATE_LENGTH => (ServiceUnavailable, NO_POSTGRESQL),
         "25006" => (ServiceUnavailable, "the server is read-only"),
         "26000" | "42P05" => (InvalidArgument, POOLER),
         "40001" | "40P01" => (
@@ -133,9 +150,14 @@ fn classify(state: &str) -> (ErrorCode, &'static str) {
             InvalidArgument,
             "a table does not exist; run `setup_schema`",
         ),
-        "55P03" | "57014" => (
+        "55P03" => (
             NetworkTimeout,
-            "statement cancelled by the server (statement_timeout or lock_timeout)",
+            "another transaction keeps a lock on the key's row or table, or its advisory lock: see \
+             `pg_blocking_pids`",
+        ),
+        "57014" => (
+            NetworkTimeout,
+            "statement cancelled by the server (statement_timeout)",
         ),
         "25P03" => (ServiceUnavailable, "the server ended the idle session"),
         _ if state.starts_with("57P0") => (
@@ -160,7 +182,8 @@ fn classify(state: &str) -> (ErrorCode, &'static str) {
 
 /// Whether the transaction may have been committed although the server reported this SQLSTATE.
 fn is_outcome_unknown(state: &str) -> bool {
-    state.starts_with("08") || state.starts_with("57P0") || state == "40003"
+    let lost = state.starts_with("08") || state.starts_with("57P0") || state == "40003";
+    lost || state.len() != STATE_LENGTH
 }
 
 /// Replaces a server's error that quotes a row: the row can hold a key that nobody redacts.
@@ -232,8 +255,9 @@ mod tests {
             ("57014", NetworkTimeout),
             ("55P03", NetworkTimeout),
             ("XX000", Internal),
-            ("", Internal),
-            ("ä", Internal),
+            ("Äbcd", Internal),
+            ("", ServiceUnavailable),
+            ("ä", ServiceUnavailable),
         ];
         for (state, code) in table {
             assert_eq!(classify(state).0, code, "{state}");

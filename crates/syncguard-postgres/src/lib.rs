@@ -83,6 +83,7 @@ mod options;
 mod preflight;
 mod record;
 mod schema;
+mod unanswered;
 mod wire;
 
 pub use sqlx;

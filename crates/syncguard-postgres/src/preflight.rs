@@ -71,6 +71,26 @@ async fn server(session: &mut Session) -> Result<Vec<Finding>, sqlx::Error> {
             "set `fsync = on`",
         ));
     }
+    if is("other_encoding")? {
+        findings.push(Finding::new(
+            Severity::Warning,
+            "postgres-encoding",
+            "the database's encoding is not UTF8: keys with characters that it lacks cannot be locked",
+            "use a database with the encoding UTF8, or only keys of ASCII characters",
+        ));
+    }
+    if let Some(snapshot) = row.try_get::<Option<String>, _>("old_snapshot")? {
+        let (pid, seconds) = snapshot.split_once(' ').unwrap_or((&snapshot, "?"));
+        findings.push(Finding::new(
+            Severity::Info,
+            "postgres-old-snapshot",
+            format!(
+                "the server process {pid} has had a transaction open for {seconds} s: until it ends, \
+                 deleted rows stay, and operations on a busy key become slower with every grant"
+            ),
+            "end long transactions, such as reports and sessions that are idle in transaction",
+        ));
+    }
     if !is("may_take_turns")? {
         findings.push(Finding::new(
             Severity::Error,

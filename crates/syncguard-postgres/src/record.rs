@@ -1,6 +1,8 @@
 //! The stored lock, as statements reply with it: fields separated by spaces.
 
-use syncguard_core::backend::Grant;
+use std::time::Duration;
+
+use syncguard_core::backend::{AcquireResult, Grant};
 use syncguard_core::{ErrorCode, Fence, LockError, LockId, LockInfoDebug, LockKey};
 
 /// Parses `EXPIRES_AT_MS FENCE`.
@@ -15,6 +17,16 @@ pub(crate) fn parse_grant(text: &str, id: &LockId) -> Result<Grant, LockError> {
     };
     // The server granted the lock nonetheless: it must be released.
     parsed().map_err(LockError::with_outcome_unknown)
+}
+
+/// Parses `FREE_IN_MS`, or nothing where the statement did not see the other's lock: it was granted
+/// while the statement queued.
+pub(crate) fn parse_locked(text: &str) -> Result<AcquireResult, LockError> {
+    if text.is_empty() {
+        return Ok(AcquireResult::locked());
+    }
+    let millis = text.parse().map_err(|_| unreadable())?;
+    Ok(AcquireResult::locked_for(Duration::from_millis(millis)))
 }
 
 /// Parses `EXPIRES_AT_MS ACQUIRED_AT_MS FENCE LOCK_ID USER_KEY`.

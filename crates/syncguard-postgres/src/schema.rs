@@ -18,6 +18,9 @@ const SETUP_ATTEMPTS: u32 = 5;
 /// The longest that one attempt waits for a connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
 
+/// Other set-ups, and long transactions on an existing table, may take longer than the rows of a key.
+const PATIENT: &str = "SET LOCAL lock_timeout = 25000";
+
 /// The SQLSTATEs of a set-up while another program creates the same table without our advisory lock.
 const CREATED_MEANWHILE: &[&str] = &["23505", "42P07", "42710"];
 
@@ -75,8 +78,9 @@ impl PostgresBackend {
     async fn create_missing(&self, session: &mut Session) -> Result<(), sqlx::Error> {
         session.begin().await?;
         if self.missing(session.connection()?).await?.is_some() {
+            session.execute(PATIENT).await?;
             // `IF NOT EXISTS` alone fails when two sessions create a table at once.
-            sqlx::raw_sql("SELECT pg_advisory_xact_lock(hashtext('syncguard:setup_schema'))")
+            sqlx::raw_sql("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('syncguard:setup_schema'))")
                 .execute(session.connection()?)
                 .await?;
             if let Some(missing) = self.missing(session.connection()?).await? {

@@ -247,11 +247,16 @@ async fn an_acquire_abandoned_while_it_waits_in_the_server_is_not_granted_later(
         .execute(&mut *other)
         .await
         .unwrap();
-    let attempt = fixture.locks.try_lock("stuck").ttl(MINUTE);
+    // Otherwise the server would end the wait.
+    let url = format!("{}?options[lock_timeout]=0", fixture.url);
+    let options = fixture.named(PostgresOptions::new());
+    let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
+    let locks = Locks::new(backend);
+    let attempt = locks.try_lock("stuck").ttl(MINUTE);
     let attempt = tokio::time::timeout(Duration::from_millis(50), attempt).await;
     assert!(attempt.is_err());
     // After that nobody releases it.
-    fixture.locks.drain(Duration::from_secs(10)).await.unwrap();
+    locks.drain(Duration::from_secs(10)).await.unwrap();
     let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
                    AND objid::bigint = hashtext('stuck')::bigint & 4294967295";
     assert_eq!(

@@ -93,9 +93,10 @@ async fn settings_of_the_url_stay() {
 #[tokio::test]
 async fn while_all_are_in_use_operations_are_rate_limited_and_then_served() {
     let fixture = Fixture::new().await;
-    let backend = fixture
-        .another_backend(PostgresOptions::new().max_connections(1))
-        .await;
+    // Otherwise the server would end the wait, and another operation would get its turn.
+    let url = format!("{}?options[lock_timeout]=0", fixture.url);
+    let options = fixture.named(PostgresOptions::new().max_connections(1));
+    let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
     let mut other = fixture.sql.begin().await.unwrap();
     sqlx::query("SELECT pg_advisory_xact_lock(hashtext('busy'))")
         .execute(&mut *other)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use common::proxy::Wire;
 use common::{BareCalls as _, Fixture, id, key, ttl};
 use futures_util::future::join_all;
 use sqlx::postgres::PgPoolOptions;
@@ -13,6 +14,7 @@ use syncguard_core::backend::Lookup;
 use syncguard_core::{ErrorCode, LockError, Locks};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::PostgresServer;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -133,6 +135,133 @@ async fn a_hanging_server_is_a_timeout_and_leaves_no_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn against_a_hanging_server_every_other_call_ends_as_well() {
+    let server = PostgresServer::start().unwrap();
+    let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
+    let locks = Locks::builder(fixture.backend.clone())
+        .operation_timeout(Duration::from_secs(3))
+        .build();
+    server.pause().unwrap();
+    let started = Instant::now();
+    let calls = async {
+        tokio::join!(
+            async { locks.purge_expired().await.map(drop) },
+            async { locks.preflight().await.map(drop) },
+            async { PostgresBackend::connect(&server.url()).await.map(drop) },
+            fixture.backend.setup_schema(),
+        )
+    };
+    let calls = timeout(Duration::from_secs(60), calls).await.unwrap();
+    assert!(started.elapsed() > Duration::from_secs(3), "it does hang");
+    for result in [calls.0, calls.1, calls.2, calls.3] {
+        let error = result.unwrap_err();
+        assert!(is_unavailable(&error), "{error:?}");
+    }
+    // One that is busy in the server keeps its connection.
+    let busy = tokio::spawn(locks.try_lock("k").ttl(MINUTE).attempt());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let close = timeout(Duration::from_secs(60), locks.close())
+        .await
+        .unwrap();
+    assert!(is_unavailable(&close.unwrap_err()));
+    assert!(busy.await.unwrap().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_failover_the_third_operation_at_the_latest_works() {
+    let (old, new) = (
+        PostgresServer::start().unwrap(),
+        PostgresServer::start().unwrap(),
+    );
+    let fixture = Fixture::at(&old.url(), PostgresOptions::new()).await;
+    let options = fixture.named(PostgresOptions::new());
+    let promoted = PostgresBackend::connect_with(&new.url(), options.clone())
+        .await
+        .unwrap();
+    promoted.setup_schema().await.unwrap();
+
+    let (wire, url) = Wire::to(&old.url()).await;
+    let url = format!("{url}?application_name=failover");
+    let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
+    // As many connections as it may have.
+    wire.hold_replies(true);
+    let reads = (0..10).map(|_| {
+        let backend = backend.clone();
+        tokio::spawn(async move { backend.is_locked(&key("warm")).await })
+    });
+    let reads: Vec<_> = reads.collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    wire.hold_replies(false);
+    for read in reads {
+        assert!(!read.await.unwrap().unwrap());
+    }
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'failover'";
+    assert!(fixture.number(open).await > 5);
+
+    // The old primary lives on and refuses writes.
+    fixture
+        .run("ALTER SYSTEM SET default_transaction_read_only = on")
+        .await;
+    fixture.run("SELECT pg_reload_conf()").await;
+    let writes = Instant::now();
+    while fixture.backend.release(&id()).await.is_ok() {
+        assert!(writes.elapsed() < Duration::from_secs(20), "no reload");
+    }
+    wire.lead_to(&new.url());
+    let mut outcomes = Vec::new();
+    for _ in 0..3 {
+        outcomes.push(backend.acquire(&key("k"), &id(), ttl(60_000)).await);
+    }
+    let last = outcomes.pop().unwrap().unwrap();
+    assert!(last.granted().is_some() || outcomes.iter().any(Result::is_ok));
+    assert!(promoted.is_locked(&key("k")).await.unwrap());
+    for error in outcomes.into_iter().filter_map(Result::err) {
+        assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
+    }
+}
+
+/// Makes every commit wait for a standby, or for none.
+async fn wait_for_standby(fixture: &Fixture, name: &str) {
+    let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");
+    fixture.run(&set).await;
+    fixture.run("SELECT pg_reload_conf()").await;
+    let shown = format!(
+        "SELECT count(*) FROM pg_settings WHERE name = 'synchronous_standby_names' \
+         AND setting = '{name}'"
+    );
+    let started = Instant::now();
+    while fixture.number(&shown).await == 0 {
+        assert!(started.elapsed() < Duration::from_secs(20), "no reload");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_waits_for_a_standby_is_settled_when_the_standby_is_back() {
+    for abandoned_after in [Duration::from_millis(100), Duration::from_secs(60)] {
+        let server = PostgresServer::start().unwrap();
+        let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
+        let locks = Locks::builder(fixture.backend.clone())
+            .operation_timeout(Duration::from_secs(1))
+            .build();
+        recovers(&locks, "warm").await;
+        wait_for_standby(&fixture, "nobody").await;
+        let attempt = locks.try_lock("k").ttl(MINUTE * 60);
+        if let Ok(outcome) = timeout(abandoned_after, attempt).await {
+            let error = outcome.unwrap_err();
+            assert!(error.outcome_unknown(), "{error:?}");
+        }
+        // Long after the last release that could have overtaken the acquire.
+        let drained = locks.drain(Duration::from_secs(8)).await;
+        assert!(drained.is_err(), "the commit can still appear");
+        wait_for_standby(&fixture, "").await;
+        locks.drain(Duration::from_secs(30)).await.unwrap();
+        assert!(!fixture.locks.is_locked("k").await.unwrap());
+        recovers(&locks, "k").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ended_sessions_break_nothing_for_good() {
     let server = PostgresServer::start().unwrap();
     let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
@@ -187,6 +316,65 @@ async fn ended_sessions_break_nothing_for_good() {
         0,
         "no lock was left"
     );
+    recovers(&fixture.locks, "after").await;
+}
+
+/// 64 callers ask again at once, whatever the answer, while all sessions are ended again and again.
+async fn hammer(fixture: &Fixture) -> (Duration, usize) {
+    let locks = Locks::builder(fixture.backend.clone())
+        .operation_timeout(Duration::from_secs(2))
+        .build();
+    let done = Arc::new(AtomicBool::new(false));
+    let callers = (0..64).map(|caller| {
+        let (locks, done) = (locks.clone(), done.clone());
+        tokio::spawn(async move {
+            let (mut longest, mut failures) = (Duration::ZERO, 0);
+            while !done.load(Ordering::Relaxed) {
+                let started = Instant::now();
+                let outcome = locks
+                    .try_lock(format!("hammered:{caller}"))
+                    .ttl(MINUTE)
+                    .await;
+                longest = longest.max(started.elapsed());
+                failures += usize::from(outcome.is_err());
+                let Ok(Some(guard)) = outcome else {
+                    continue;
+                };
+                let started = Instant::now();
+                let outcome = guard.release().await;
+                longest = longest.max(started.elapsed());
+                failures += usize::from(outcome.is_err());
+            }
+            (longest, failures)
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    let end = format!(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+         WHERE query LIKE '%{}%' AND pid <> pg_backend_pid()",
+        fixture.locks_table
+    );
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(10) {
+        fixture.number(&end).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    done.store(true, Ordering::Relaxed);
+    let (mut longest, mut failures) = (Duration::ZERO, 0);
+    for caller in callers {
+        let seen = caller.await.unwrap();
+        (longest, failures) = (longest.max(seen.0), failures + seen.1);
+    }
+    (longest, failures)
+}
+
+#[tokio::test]
+async fn no_call_outlasts_its_deadline_while_connections_are_killed() {
+    let server = PostgresServer::start().unwrap();
+    let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
+    let (longest, failures) = hammer(&fixture).await;
+    assert!(failures > 0, "connections are killed");
+    assert!(longest < Duration::from_secs(2 + 4), "{longest:?}");
     recovers(&fixture.locks, "after").await;
 }
 
@@ -287,6 +475,53 @@ async fn where_nobody_listens_the_source_says_so_at_once() {
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
     let texts = syncguard_testkit::texts(&error);
     assert!(texts.contains("refused"), "{texts}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_no_postgresql_is_unavailable_and_the_source_says_what_it_sent() {
+    let redis = syncguard_testkit::RedisServer::start().unwrap();
+    let mut ports = vec![(redis.port(), "a real Redis".to_owned())];
+    let greetings: [&[u8]; 9] = [
+        b"",
+        b"-ERR unknown command\r\n",
+        b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"ERROR\r\n",
+        b"J\0\0\0\n8.0.36\0",
+        b"220 mail.example.com ESMTP\r\n",
+        // Messages of the protocol, with nonsense inside.
+        b"E\0\0\0\x05\0",
+        b"R\0\0\0\x08\0\0\0\x63",
+    ];
+    for greeting in greetings {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        ports.push((port, String::from_utf8_lossy(greeting).into_owned()));
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut request = [0; 1024];
+                let _ = client.read(&mut request).await;
+                let _ = client.write_all(greeting).await;
+            }
+        });
+    }
+    let connecting = ports.iter().map(|(port, _)| async move {
+        let url = format!("postgres://app@127.0.0.1:{port}/app?sslmode=disable");
+        timeout(Duration::from_secs(60), PostgresBackend::connect(&url)).await
+    });
+    for (outcome, (_, what)) in join_all(connecting).await.into_iter().zip(&ports) {
+        let error = outcome.expect("an answer in time").unwrap_err();
+        assert_eq!(
+            error.code(),
+            ErrorCode::ServiceUnavailable,
+            "{what}: {error:?}"
+        );
+        assert!(
+            std::error::Error::source(&error).is_some(),
+            "{what}: {error:?}"
+        );
+        assert!(!error.outcome_unknown(), "{what}: {error:?}");
+    }
 }
 
 #[tokio::test]

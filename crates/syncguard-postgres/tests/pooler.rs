@@ -3,14 +3,15 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::history::History;
+use common::proxy::Wire;
 use common::{BareCalls as _, Fixture, id, key, pool, ttl};
 use futures_util::future::join_all;
 use sqlx::AssertSqlSafe;
 use syncguard_core::backend::Lookup;
-use syncguard_core::{ErrorCode, LockError, LockInfoDebug};
+use syncguard_core::{ErrorCode, LockError, LockInfoDebug, Locks};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::{PgBouncer, PostgresServer};
 
@@ -193,4 +194,53 @@ async fn an_operation_dropped_in_its_transaction_leaves_none_open() {
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
     panic!("a transaction stays open");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_vanishes_before_its_commit_blocks_the_key_for_a_short_time() {
+    let pooled = pooled().await;
+    let (wire, url) = Wire::to(&pooled.bouncer.url()).await;
+    let options = PostgresOptions::new().transaction_pooler(true);
+    let options = pooled.fixture.named(options);
+    let vanishing = PostgresBackend::connect_with(&url, options).await.unwrap();
+    // Its connection stays open for longer than this test takes.
+    let vanishing = Locks::builder(vanishing)
+        .operation_timeout(Duration::from_secs(600))
+        .build();
+    assert!(!vanishing.is_locked("k").await.unwrap());
+    wire.hold_replies_at_statement();
+    let attempt = tokio::spawn(
+        vanishing
+            .try_lock("k")
+            .ttl(Duration::from_secs(1))
+            .attempt(),
+    );
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'";
+    let started = Instant::now();
+    while pooled.fixture.number(open).await == 0 {
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "it never began"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let started = Instant::now();
+    let other = pooled.client(true).await;
+    loop {
+        // As long as the transaction is open, the key is busy.
+        if let Ok(result) = other.acquire(&key("k"), &id(), ttl(60_000)).await
+            && result.granted().is_some()
+        {
+            break;
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "blocked for good"
+        );
+    }
+    assert!(
+        !attempt.is_finished(),
+        "the first client has not closed its connection"
+    );
+    attempt.abort();
 }

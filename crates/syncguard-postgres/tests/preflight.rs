@@ -78,6 +78,84 @@ async fn settings_of_the_server() {
 }
 
 #[tokio::test]
+async fn a_database_that_cannot_store_every_key() {
+    let (server, fixture) = server_with(&[]).await;
+    fixture
+        .run("CREATE DATABASE western TEMPLATE template0 ENCODING LATIN1 LOCALE 'C'")
+        .await;
+    let url = server.url();
+    let url = format!("{}/western", url.rsplit_once('/').unwrap().0);
+    let fixture = Fixture::at(&url, PostgresOptions::new()).await;
+    let expected = [(WARNING, "postgres-encoding")];
+    assert_eq!(seen(&findings_of(fixture.backend).await), expected);
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_older_than_a_minute() {
+    let (_server, fixture) = server_with(&[]).await;
+    let mut report = fixture.sql.begin().await.unwrap();
+    sqlx::raw_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        .execute(&mut *report)
+        .await
+        .unwrap();
+    assert_eq!(fixture.locks.preflight().await.unwrap(), []);
+    tokio::time::sleep(Duration::from_secs(62)).await;
+    let findings = fixture.locks.preflight().await.unwrap();
+    assert_eq!(seen(&findings), [(INFO, "postgres-old-snapshot")]);
+    report.rollback().await.unwrap();
+    assert_eq!(fixture.locks.preflight().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn functions_that_shadow_built_in_ones_and_quoted_names_change_nothing() {
+    let (_server, fixture) = server_with(&[]).await;
+    // The arguments match better than those of the built-in functions.
+    let wrong = "CREATE SCHEMA shadow;
+        CREATE FUNCTION shadow.concat_ws(text, text, text) RETURNS text LANGUAGE sql AS 'SELECT $3';
+        CREATE FUNCTION shadow.concat_ws(text, text, text, text) RETURNS text LANGUAGE sql
+            AS 'SELECT $4';
+        CREATE FUNCTION shadow.lpad(text, int, text) RETURNS text LANGUAGE sql AS $$SELECT '0'$$;
+        CREATE FUNCTION shadow.hashtext(text) RETURNS int LANGUAGE sql AS 'SELECT 1';
+        CREATE FUNCTION shadow.clock_timestamp() RETURNS timestamptz LANGUAGE sql
+            AS $$SELECT 'epoch'::timestamptz$$;
+        CREATE FUNCTION shadow.to_regclass(text) RETURNS regclass LANGUAGE sql
+            AS 'SELECT NULL::regclass';
+        CREATE FUNCTION shadow.current_setting(text) RETURNS text LANGUAGE sql
+            AS $$SELECT 'off'::text$$;
+        CREATE FUNCTION shadow.format_type(oid, int) RETURNS text LANGUAGE sql
+            AS $$SELECT 'shadow'::text$$;
+        CREATE TABLE shadow.pg_class (relname name)";
+    fixture.run(wrong).await;
+    let url = format!(
+        "{}?options[search_path]=shadow,pg_catalog,public&options[quote_all_identifiers]=on",
+        fixture.url
+    );
+    let options = fixture.named(PostgresOptions::new());
+    let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
+    backend.setup_schema().await.unwrap();
+    let locks = Locks::new(backend);
+    assert_eq!(locks.preflight().await.unwrap(), []);
+    let guard = locks.try_lock("k").ttl(Duration::from_secs(60)).await;
+    let guard = guard.unwrap().unwrap();
+    assert!(locks.try_lock("k").await.unwrap().is_none());
+    assert!(locks.is_locked("k").await.unwrap());
+    assert_eq!(
+        locks.get_by_key("k").await.unwrap().unwrap().fence,
+        guard.fence()
+    );
+    assert!(
+        guard
+            .extend(Duration::from_secs(90))
+            .await
+            .unwrap()
+            .is_extended()
+    );
+    assert!(guard.release().await.unwrap().is_released());
+    assert!(!fixture.locks.is_locked("k").await.unwrap());
+    assert_eq!(locks.purge_expired().await.unwrap(), 0);
+}
+
+#[tokio::test]
 async fn read_only_and_standby() {
     let (mut server, fixture) = server_with(&[]).await;
     let read_only = format!("{}?options[default_transaction_read_only]=on", server.url());

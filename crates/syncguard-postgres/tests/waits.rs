@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use common::{BareCalls as _, Fixture, id, key, ttl};
 use sqlx::{AssertSqlSafe, Postgres, Transaction};
-use syncguard_core::backend::AcquireResult;
 use syncguard_core::{Backoff, LockOptions};
 use syncguard_postgres::PostgresBackend;
 
@@ -263,5 +262,5 @@ async fn a_replay_of_an_acquire_in_flight_is_its_twin() {
     let (first, second) = (first.await.unwrap(), second.await.unwrap());
     assert!(!first.is_locked());
     assert_eq!(first, second);
-    assert_eq!(other.await.unwrap(), AcquireResult::locked());
+    assert!(other.await.unwrap().is_locked());
 }

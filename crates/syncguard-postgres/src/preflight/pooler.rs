@@ -81,7 +81,7 @@ impl PostgresBackend {
 /// The server process of a connection. Two servers behind one address can have processes of the same
 /// number, but they started at different moments.
 async fn server_of(client: &mut PgConnection) -> Result<String, sqlx::Error> {
-    let who = "SELECT pg_backend_pid() || ' ' || pg_postmaster_start_time()";
+    let who = "SELECT pg_catalog.pg_backend_pid() || ' ' || pg_catalog.pg_postmaster_start_time()";
     sqlx::raw_sql(who).fetch_one(client).await?.try_get(0)
 }
 
@@ -89,7 +89,7 @@ async fn server_of(client: &mut PgConnection) -> Result<String, sqlx::Error> {
 /// prepares them again on each server connection that needs them.
 async fn passes_names_on(client: &mut PgConnection) -> Result<bool, sqlx::Error> {
     // sqlx prepares this statement under a name, so it finds itself.
-    const NAMED: &str = "SELECT EXISTS (SELECT FROM pg_prepared_statements \
+    const NAMED: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_prepared_statements \
                          WHERE name LIKE 'sqlx%' AND statement = $1)";
     // In one transaction: no other client sees the prepared statement, and it is dropped in the same
     // session.

@@ -12,8 +12,8 @@ seen AS MATERIALIZED (
 -- there was a queue.
 turn AS MATERIALIZED (
     SELECT CASE
-        WHEN pg_try_advisory_xact_lock(hashtext($3)) THEN false
-        ELSE pg_advisory_xact_lock(hashtext($3)) IS NOT NULL
+        WHEN pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtext($3)) THEN false
+        ELSE pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext($3)) IS NOT NULL
     END AS waited
     WHERE $1 = '{statement}' AND NOT EXISTS (SELECT FROM seen WHERE live)
 ),
@@ -44,7 +44,7 @@ bumped AS (
 -- this id, the driver sent the call twice: the grant stays as it is.
 granted AS (
     INSERT INTO {locks} AS lock (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)
-    SELECT $3, $2, now_ms + $5, now_ms, lpad(fence::text, 15, '0'), $6
+    SELECT $3, $2, now_ms + $5, now_ms, pg_catalog.lpad(fence::text, 15, '0'), $6
     FROM (SELECT fence, {now_ms} AS now_ms FROM bumped, ready WHERE {in_time} OFFSET 0) AS stamped
     ON CONFLICT (key) DO UPDATE
     SET lock_id = excluded.lock_id, user_key = excluded.user_key,
@@ -58,11 +58,13 @@ granted AS (
     WHERE CASE WHEN {dead} THEN {in_time_at_all} ELSE lock.lock_id = excluded.lock_id END
     RETURNING expires_at_ms, fence
 )
-SELECT concat_ws(' ', '{statement}', $2, coalesce(
-    (SELECT concat_ws(' ', 'granted', expires_at_ms, fence) FROM granted),
+SELECT pg_catalog.concat_ws(' ', '{statement}', $2, coalesce(
+    (SELECT pg_catalog.concat_ws(' ', 'granted', expires_at_ms, fence) FROM granted),
     -- Idempotent: the id that holds the key gets the same grant again.
-    (SELECT CASE WHEN lock_id = $2 THEN concat_ws(' ', 'granted', expires_at_ms, fence)
-            ELSE 'locked' END FROM seen WHERE live),
+    (SELECT CASE WHEN lock_id = $2 THEN pg_catalog.concat_ws(' ', 'granted', expires_at_ms, fence)
+            -- In how many milliseconds this statement would find the lock dead.
+            ELSE pg_catalog.concat_ws(' ', 'locked', greatest(expires_at_ms - ({now_ms} - {tolerance_ms}), 1))
+            END FROM seen WHERE live),
     (SELECT CASE
         WHEN saved THEN 'again'
         WHEN NOT {in_time} THEN CASE WHEN waited THEN 'waited' ELSE 'again' END

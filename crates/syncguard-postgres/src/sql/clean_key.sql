@@ -6,4 +6,4 @@ WITH deleted AS (
       AND lock.expires_at_ms < {now_ms} - {cleanup_guard_ms}
     RETURNING lock.key
 )
-SELECT concat_ws(' ', '{statement}', $2, (SELECT count(*) FROM deleted))
+SELECT pg_catalog.concat_ws(' ', '{statement}', $2, (SELECT pg_catalog.count(*) FROM deleted))

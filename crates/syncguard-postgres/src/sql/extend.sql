@@ -5,7 +5,7 @@ WITH
 -- advisory lock of acquire: the upsert of other implementations would overwrite it. Before the expiry
 -- nobody acquires the key, and an extend needs no advisory lock.
 turn AS MATERIALIZED (
-    SELECT key, overdue, CASE WHEN overdue THEN pg_advisory_xact_lock(hashtext(key)) END
+    SELECT key, overdue, CASE WHEN overdue THEN pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext(key)) END
     FROM (
         SELECT key, expires_at_ms <= {now_ms} AS overdue
         FROM {locks}
@@ -37,5 +37,5 @@ extended AS (
     WHERE lock.lock_id = $2 AND judged.verdict = 'extended'
     RETURNING lock.expires_at_ms
 )
-SELECT concat_ws(' ', '{statement}', $2,
+SELECT pg_catalog.concat_ws(' ', '{statement}', $2,
     coalesce((SELECT verdict FROM judged), 'absent'), (SELECT expires_at_ms FROM extended))

@@ -1,6 +1,6 @@
 -- Whether a key is held. `stale` means free, with a row that may be deleted.
 -- $1 statement, $2 storage key
-SELECT concat_ws(' ', '{statement}', $2,
+SELECT pg_catalog.concat_ws(' ', '{statement}', $2,
     CASE
         WHEN lock.expires_at_ms > now_ms - {tolerance_ms} THEN 'held'
         WHEN lock.expires_at_ms < now_ms - {cleanup_guard_ms} THEN 'stale'

@@ -1,8 +1,8 @@
 -- The live lock of a lock id. The user's key comes last: it may contain any character.
 -- $1 statement, $2 lock id
-SELECT concat_ws(' ', '{statement}', $2,
+SELECT pg_catalog.concat_ws(' ', '{statement}', $2,
     CASE WHEN lock.expires_at_ms > {now_ms} - {tolerance_ms} THEN
-        concat_ws(' ', 'live', lock.expires_at_ms, lock.acquired_at_ms, lock.fence, lock.lock_id,
+        pg_catalog.concat_ws(' ', 'live', lock.expires_at_ms, lock.acquired_at_ms, lock.fence, lock.lock_id,
                   lock.user_key)
     ELSE 'absent' END)
 FROM (VALUES (1)) AS one_row

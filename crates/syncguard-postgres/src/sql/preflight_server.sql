@@ -1,7 +1,20 @@
 -- The settings of the server and the session that matter to locks.
-SELECT pg_is_in_recovery() AS standby,
-       current_setting('transaction_read_only') = 'on' AS read_only,
-       current_setting('synchronous_commit') = 'off' AS asynchronous_commit,
-       current_setting('fsync') = 'off' AS unsynced,
-       has_function_privilege('pg_advisory_xact_lock(bigint)', 'EXECUTE')
-           AND has_function_privilege('pg_try_advisory_xact_lock(bigint)', 'EXECUTE') AS may_take_turns
+SELECT pg_catalog.pg_is_in_recovery() AS standby,
+       pg_catalog.current_setting('transaction_read_only') = 'on' AS read_only,
+       pg_catalog.current_setting('synchronous_commit') = 'off' AS asynchronous_commit,
+       pg_catalog.current_setting('fsync') = 'off' AS unsynced,
+       -- SQL_ASCII stores any text as it is.
+       pg_catalog.current_setting('server_encoding') NOT IN ('UTF8', 'SQL_ASCII') AS other_encoding,
+       pg_catalog.has_function_privilege('pg_catalog.pg_advisory_xact_lock(bigint)', 'EXECUTE')
+           AND pg_catalog.has_function_privilege('pg_catalog.pg_try_advisory_xact_lock(bigint)', 'EXECUTE')
+           AS may_take_turns,
+       -- NULL if there is none, or if the role may not see it.
+       (SELECT pg_catalog.concat_ws(' ', pid,
+                   pg_catalog.floor(pg_catalog.date_part('epoch',
+                       pg_catalog.clock_timestamp() - xact_start)))
+        FROM pg_catalog.pg_stat_activity
+        WHERE datname = pg_catalog.current_database()
+          AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+          AND xact_start < pg_catalog.clock_timestamp() - interval '1 minute'
+        ORDER BY xact_start
+        LIMIT 1) AS old_snapshot

@@ -13,4 +13,4 @@ deleted AS (
     DELETE FROM {locks} AS lock USING expired WHERE lock.key = expired.key
     RETURNING lock.key
 )
-SELECT concat_ws(' ', '{statement}', $2, (SELECT count(*) FROM deleted))
+SELECT pg_catalog.concat_ws(' ', '{statement}', $2, (SELECT pg_catalog.count(*) FROM deleted))

@@ -8,4 +8,4 @@ WITH deleted AS (
     RETURNING CASE WHEN expires_at_ms > {now_ms} - {tolerance_ms} THEN 'released'
               ELSE 'expired' END AS verdict
 )
-SELECT concat_ws(' ', '{statement}', $2, coalesce((SELECT verdict FROM deleted), 'absent'))
+SELECT pg_catalog.concat_ws(' ', '{statement}', $2, coalesce((SELECT verdict FROM deleted), 'absent'))

@@ -1,6 +1,5 @@
 //! [`Connections`]: the pool that operations take their connections from.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
@@ -59,11 +58,26 @@ impl Connections {
         Self::Given { pool, closed }
     }
 
+    /// Whether nobody else uses these connections.
+    pub(super) fn are_own(&self) -> bool {
+        matches!(self, Self::Own(_))
+    }
+
     /// How to open a connection beside the pool.
-    pub(crate) fn target(&self) -> Cow<'_, PgConnectOptions> {
+    pub(crate) fn target(&self) -> PgConnectOptions {
         match self {
-            Self::Own(pool) => Cow::Borrowed(pool.target()),
-            Self::Given { pool, .. } => Cow::Owned((*pool.connect_options()).clone()),
+            Self::Own(pool) => pool.target(),
+            Self::Given { pool, .. } => (*pool.connect_options()).clone(),
+        }
+    }
+
+    /// Opens connections with this password from now on.
+    pub(crate) fn set_password(&self, password: &str) {
+        match self {
+            Self::Own(pool) => pool.set_password(password),
+            Self::Given { pool, .. } => {
+                pool.set_connect_options(self.target().password(password));
+            }
         }
     }
 
@@ -149,6 +163,15 @@ impl Connection {
             Self::Own(connection) => connection.return_to_pool(),
             // sqlx's pool spawns a task that takes it back.
             Self::Given(connection) => drop(connection),
+        }
+    }
+
+    /// Closes a connection to a server that serves no longer, and those that were opened before.
+    pub(super) fn close_with_others(self) {
+        match self {
+            Self::Own(connection) => connection.close_with_others(),
+            // The others are the application's.
+            Self::Given(_) => self.close(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connections::until;
+use super::session::LOCK_TIMEOUT_MS;
 use crate::error::{Stage, has_state, map, too_late};
 
 /// The longest that one operation tries to open a connection: less than the default operation
@@ -38,11 +39,16 @@ const LONGEST_IDLE: Duration = Duration::from_mins(10);
 /// An older connection is replaced, and with it the memory that its server process has accumulated.
 const LONGEST_LIFE: Duration = Duration::from_mins(30);
 
+/// The settings of the backend's sessions.
+///
 /// The server plans a statement by the current size of its tables and keeps the plan. A table of
 /// locks is empty now and full of deleted rows a moment later: a sequential scan looked cheap then
 /// and is expensive now. With sequential scans off, a purge, which needs one, seems so expensive that
 /// the server would compile it; so `jit` is off, too.
-const PLANNING: [(&str, &str); 2] = [("enable_seqscan", "off"), ("jit", "off")];
+const SETTINGS: [(&str, &str); 2] = [("enable_seqscan", "off"), ("jit", "off")];
+
+/// Set to [`LOCK_TIMEOUT_MS`] unless the URL sets it.
+const LOCK_TIMEOUT: &str = "lock_timeout";
 
 /// The SQLSTATEs of poolers that refuse a session setting because they cannot keep it apart from
 /// other clients' settings.
@@ -53,8 +59,9 @@ const UNKNOWN_SETTING: &[&str] = &["08P01", "0A000"];
 /// sqlx's pool pings the server after every use, in a task of its own, which costs as much as a
 /// lookup. This pool takes a connection back as it is; only sessions that are at rest return theirs.
 pub(crate) struct OwnPool {
-    target: PgConnectOptions,
-    planned: Option<PgConnectOptions>,
+    target: Mutex<PgConnectOptions>,
+    /// Whether its sessions have settings of their own.
+    configured: bool,
     settings_refused: AtomicBool,
     /// Whether the last attempt to open a connection failed.
     unreachable: AtomicBool,
@@ -62,6 +69,8 @@ pub(crate) struct OwnPool {
     reached: AtomicBool,
     /// Set before `idle` is emptied for the last time, and read under its lock.
     closed: AtomicBool,
+    /// Connections of an earlier generation are closed instead of being used again.
+    generation: AtomicU64,
     limit: u32,
     places: Arc<Semaphore>,
     /// The one that was used last is at the back.
@@ -71,21 +80,23 @@ pub(crate) struct OwnPool {
 struct Idle {
     connection: PgConnection,
     opened: Instant,
+    generation: u64,
     since: Instant,
 }
 
 impl OwnPool {
     pub(crate) fn new(target: PgConnectOptions, limit: u32, transaction_pooler: bool) -> Self {
-        // Statements that are not kept are planned by the table as it is.
-        let planned = (!transaction_pooler).then(|| target.clone().options(PLANNING));
         let limit = limit.min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
         Self {
-            target,
-            planned,
+            target: Mutex::new(target),
+            // A pooler in transaction mode keeps no settings. Statements that are not kept are planned
+            // by the table as it is.
+            configured: !transaction_pooler,
             settings_refused: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
             reached: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            generation: AtomicU64::new(0),
             limit,
             places: Arc::new(Semaphore::new(
                 usize::try_from(limit).unwrap_or(Semaphore::MAX_PERMITS),
@@ -94,8 +105,18 @@ impl OwnPool {
         }
     }
 
-    pub(crate) fn target(&self) -> &PgConnectOptions {
-        &self.target
+    pub(crate) fn target(&self) -> PgConnectOptions {
+        self.lock_target().clone()
+    }
+
+    /// Opens connections with this password from now on.
+    pub(crate) fn set_password(&self, password: &str) {
+        let mut target = self.lock_target();
+        *target = target.clone().password(password);
+    }
+
+    fn lock_target(&self) -> MutexGuard<'_, PgConnectOptions> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn limit(&self) -> u32 {
@@ -120,13 +141,20 @@ impl OwnPool {
         };
         // It may have been closed during the wait.
         self.check_open()?;
-        let (connection, opened) = match self.idle_that_lives(deadline).await {
-            Some(idle) => (idle.connection, idle.opened),
-            None => (self.open(deadline).await?, Instant::now()),
-        };
+        if let Some(idle) = self.idle_that_lives(deadline).await {
+            return Ok(PooledConnection {
+                connection: idle.connection,
+                opened: idle.opened,
+                generation: idle.generation,
+                place,
+                pool: Arc::clone(self),
+            });
+        }
+        let generation = self.generation.load(Ordering::SeqCst);
         Ok(PooledConnection {
-            connection,
-            opened,
+            connection: self.open(deadline).await?,
+            opened: Instant::now(),
+            generation,
             place,
             pool: Arc::clone(self),
         })
@@ -198,17 +226,16 @@ impl OwnPool {
     }
 
     async fn connect(&self) -> Result<PgConnection, Error> {
-        if let Some(planned) = &self.planned
-            && !self.settings_refused.load(Ordering::Relaxed)
-        {
-            match PgConnection::connect_with(planned).await {
+        let target = self.target();
+        if self.configured && !self.settings_refused.load(Ordering::Relaxed) {
+            match PgConnection::connect_with(&configured(&target)).await {
                 Err(error) if has_state(&error, UNKNOWN_SETTING) => {
                     self.settings_refused.store(true, Ordering::Relaxed);
                 }
                 result => return result,
             }
         }
-        PgConnection::connect_with(&self.target).await
+        PgConnection::connect_with(&target).await
     }
 
     fn is_transient(&self, error: &Error) -> bool {
@@ -250,6 +277,15 @@ impl OwnPool {
     }
 }
 
+fn configured(target: &PgConnectOptions) -> PgConnectOptions {
+    let configured = target.clone().options(SETTINGS);
+    let options = target.get_options().unwrap_or_default();
+    if options.contains(LOCK_TIMEOUT) {
+        return configured;
+    }
+    configured.options([(LOCK_TIMEOUT, LOCK_TIMEOUT_MS)])
+}
+
 /// The error of an operation on a backend that was closed.
 pub(super) fn closed() -> LockError {
     LockError::new(ErrorCode::ServiceUnavailable, "the backend was closed")
@@ -259,11 +295,22 @@ pub(super) fn closed() -> LockError {
 pub(crate) struct PooledConnection {
     connection: PgConnection,
     opened: Instant,
+    generation: u64,
     place: OwnedSemaphorePermit,
     pool: Arc<OwnPool>,
 }
 
 impl PooledConnection {
+    /// Closes the connection, and all that are not newer: the address may lead to another server now.
+    pub(crate) fn close_with_others(self) {
+        let pool = &self.pool;
+        let mut idle = pool.idle();
+        if self.generation == pool.generation.load(Ordering::SeqCst) {
+            pool.generation.fetch_add(1, Ordering::SeqCst);
+            idle.clear();
+        }
+    }
+
     /// Makes a connection that is at rest available to the next operation.
     pub(crate) fn return_to_pool(self) {
         let now = Instant::now();
@@ -272,7 +319,8 @@ impl PooledConnection {
         }
         self.pool.unreachable.store(false, Ordering::Relaxed);
         let mut idle = self.pool.idle();
-        if self.pool.closed.load(Ordering::SeqCst) {
+        let is_outdated = self.generation != self.pool.generation.load(Ordering::SeqCst);
+        if is_outdated || self.pool.closed.load(Ordering::SeqCst) {
             return;
         }
         while idle
@@ -284,6 +332,7 @@ impl PooledConnection {
         idle.push_back(Idle {
             connection: self.connection,
             opened: self.opened,
+            generation: self.generation,
             since: now,
         });
         drop(idle);

@@ -7,13 +7,15 @@ use syncguard_core::LockError;
 use tokio::time::{Instant, sleep};
 
 use super::connections::{Connections, until};
-use super::session::{Query, Session};
+use super::session::{LOCK_TIMEOUT_MS, Query, Session};
 use super::statement::{Reply, Statement, Value};
-use crate::error::{Stage, is_conflict, map, wrong_reply};
+use crate::error::{Stage, is_conflict, is_lock_timeout, map, serves_no_longer, wrong_reply};
 
 /// How many times a statement is repeated after a serialization failure or a deadlock.
 const CONFLICT_RETRIES: u32 = 20;
 const LONGEST_CONFLICT_PAUSE: Duration = Duration::from_millis(50);
+
+const LOCK_TIMEOUT: Duration = Duration::from_millis(LOCK_TIMEOUT_MS);
 
 /// Sends a statement about a subject, which is a key or a lock id.
 pub(crate) async fn query(
@@ -51,6 +53,19 @@ pub(crate) async fn query(
                 drop(session);
                 sleep(pause(conflicts)).await;
                 conflicts += 1;
+            }
+            // It waited for another transaction for as long as it may, and was rolled back.
+            Err(error)
+                if is_lock_timeout(&error)
+                    // Another attempt can end before the caller stops waiting.
+                    && Instant::now() + LOCK_TIMEOUT * 2 < until(deadline) =>
+            {
+                drop(session);
+                sleep(LONGEST_CONFLICT_PAUSE).await;
+            }
+            Err(error) if serves_no_longer(&error) => {
+                session.close_with_others();
+                break Err(error);
             }
             result => break result,
         }

@@ -6,17 +6,33 @@ use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection, Postgres};
 use syncguard_core::LockError;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
-use super::connections::{Connection, Connections};
-use crate::error::too_late;
+use super::connections::{Connection, Connections, until};
+use crate::error::{Stage, has_state, map, too_late};
 
 /// The longest that a connection whose caller is gone may take to become usable again.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Under a stricter isolation, which may be a database's default, a statement that waited for
-/// another fails instead of going on with the row that the other left.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+/// The longest that a statement waits in the server for another transaction, in milliseconds. An
+/// acquire that waited for longer is not granted anyway; other operations then ask again, while their
+/// callers wait. So no wait in the server outlasts its caller for long.
+pub(super) const LOCK_TIMEOUT_MS: u64 = 500;
+
+/// Begins the transaction of one operation, in one message.
+///
+/// Under a stricter isolation, which may be a database's default, a statement that waited for another
+/// fails instead of going on with the row that the other left. If the client vanishes before its
+/// COMMIT, the server ends the transaction, which keeps others from the key.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 500; \
+                     SET LOCAL idle_in_transaction_session_timeout = 2000";
+
+/// Ends a transaction that the application left open in a session of its pool, in one round trip. In
+/// any other session it does nothing, and the server has nothing to warn of.
+const LEAVE_TRANSACTION: &str = "BEGIN; ROLLBACK";
+
+/// The SQLSTATE of every statement but `ROLLBACK` in a transaction that has failed.
+const FAILED_TRANSACTION: &[&str] = &["25P02"];
 
 pub(super) type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
 
@@ -40,17 +56,46 @@ impl Session {
         connections: &Connections,
         deadline: Instant,
     ) -> Result<Self, LockError> {
-        let connection = connections.acquire(deadline).await?;
-        if Instant::now() >= deadline {
-            connection.return_to_pool();
-            return Err(too_late());
+        loop {
+            let connection = connections.acquire(deadline).await?;
+            if Instant::now() >= deadline {
+                connection.return_to_pool();
+                return Err(too_late());
+            }
+            let mut session = Self {
+                connection: Some(connection),
+                runtime: Handle::current(),
+                at_rest: false,
+                in_transaction: false,
+            };
+            if connections.are_own() {
+                return Ok(session);
+            }
+            let left = timeout_at(until(deadline), session.execute(LEAVE_TRANSACTION)).await;
+            match left {
+                Ok(Ok(())) => return Ok(session),
+                Ok(Err(error)) => {
+                    session.close();
+                    if !has_state(&error, FAILED_TRANSACTION) {
+                        return Err(map(error, Stage::Connecting { exhausted: false }));
+                    }
+                }
+                Err(_) => return Err(too_late()),
+            }
         }
-        Ok(Self {
-            connection: Some(connection),
-            runtime: Handle::current(),
-            at_rest: false,
-            in_transaction: false,
-        })
+    }
+
+    fn close(mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.close();
+        }
+    }
+
+    /// Closes the connection and those that were opened before: the server serves no longer.
+    pub(super) fn close_with_others(mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.close_with_others();
+        }
     }
 
     pub(crate) fn connection(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
@@ -106,7 +151,7 @@ impl Session {
         Ok(())
     }
 
-    async fn execute(&mut self, command: &'static str) -> Result<(), sqlx::Error> {
+    pub(crate) async fn execute(&mut self, command: &'static str) -> Result<(), sqlx::Error> {
         let connection = self.connection()?;
         sqlx::raw_sql(command).execute(connection).await.map(drop)
     }
@@ -143,5 +188,16 @@ async fn recover(mut connection: Connection, in_transaction: bool) {
     match tokio::time::timeout(RECOVERY_TIMEOUT, at_rest).await {
         Ok(Ok(())) => connection.return_to_pool(),
         Ok(Err(_)) | Err(_) => connection.close(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transactions_wait_for_as_long_as_sessions_do() {
+        let setting = format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};");
+        assert!(BEGIN.contains(&setting), "{BEGIN}");
     }
 }

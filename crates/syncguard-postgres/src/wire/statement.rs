@@ -20,15 +20,16 @@ const MAX_WAIT_MS: i64 = 500;
 
 /// A double holds microseconds until the year 2255, and is cheaper than the `numeric` that `extract`
 /// gives. It is as monotonic as the server's clock.
-const NOW_MS: &str = "floor(date_part('epoch', clock_timestamp()) * 1000)::bigint";
+const NOW_MS: &str =
+    "pg_catalog.floor(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000)::bigint";
 
 /// In acquire: whether it may still be granted. An acquire that queued may wait no longer than its TTL
 /// either.
-const IN_TIME: &str = "clock_timestamp() - statement_timestamp() \
+const IN_TIME: &str = "pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp() \
                        < CASE WHEN ready.waited THEN least($5, {max_wait_ms}) ELSE {max_wait_ms} END \
                        * interval '1 millisecond'";
 /// The same limit, queued or not.
-const IN_TIME_AT_ALL: &str = "clock_timestamp() - statement_timestamp() \
+const IN_TIME_AT_ALL: &str = "pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp() \
                               < {max_wait_ms} * interval '1 millisecond'";
 
 /// In acquire's upsert: whether the row that is there may be replaced.
@@ -51,6 +52,7 @@ pub(crate) struct Statement {
 pub(crate) struct Statements {
     pub(crate) acquire: Statement,
     pub(crate) release: Statement,
+    pub(crate) in_flight: Statement,
     pub(crate) extend: Statement,
     pub(crate) is_locked: Statement,
     pub(crate) lookup_by_key: Statement,
@@ -66,6 +68,7 @@ impl Statements {
         Self {
             acquire: writes(include_str!("../sql/acquire.sql")),
             release: writes(include_str!("../sql/release.sql")),
+            in_flight: reads(include_str!("../sql/in_flight.sql")),
             extend: writes(include_str!("../sql/extend.sql")),
             is_locked: reads(include_str!("../sql/is_locked.sql")),
             lookup_by_key: reads(include_str!("../sql/lookup_by_key.sql")),
@@ -155,10 +158,11 @@ mod tests {
         Statements::new(&options.check().unwrap().names)
     }
 
-    fn all(statements: &Statements) -> [&Statement; 8] {
+    fn all(statements: &Statements) -> [&Statement; 9] {
         [
             &statements.acquire,
             &statements.release,
+            &statements.in_flight,
             &statements.extend,
             &statements.is_locked,
             &statements.lookup_by_key,
@@ -189,7 +193,8 @@ mod tests {
             .chain(all(&there))
             .map(|statement| &statement.name)
             .collect();
-        assert_eq!(names.len(), 16);
+        // `in_flight` reads no table.
+        assert_eq!(names.len(), 17);
     }
 
     #[test]

@@ -13,8 +13,12 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
 #[derive(Clone, Default)]
 pub(crate) struct Wire {
+    /// Where new connections lead.
+    server: Arc<Mutex<String>>,
     /// Replies do not arrive while this is set; requests do.
     hold_replies: Arc<AtomicBool>,
+    /// Holds replies from the next statement on.
+    hold_at_statement: Arc<AtomicBool>,
     /// Replies to statements are lost, and the connections with them.
     lose_replies: Arc<AtomicBool>,
     /// The kinds of the messages that clients sent: `B` for Bind, `E` for Execute, ...
@@ -24,17 +28,18 @@ pub(crate) struct Wire {
 impl Wire {
     /// Starts a proxy to the server at a URL; answers the URL of the proxy.
     pub(crate) async fn to(url: &str) -> (Self, String) {
-        let (scheme, rest) = url.split_once("127.0.0.1:").expect("a loopback URL");
-        let (port, rest) = rest.split_once('/').expect("a database");
-        let server = format!("127.0.0.1:{port}");
+        let (scheme, _) = url.split_once("127.0.0.1:").expect("a loopback URL");
+        let (_, rest) = url.rsplit_once('/').expect("a database");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let wire = Self::default();
+        wire.lead_to(url);
         let accepting = wire.clone();
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
-                let Ok(server) = TcpStream::connect(&server).await else {
+                let server = accepting.server.lock().unwrap().clone();
+                let Ok(server) = TcpStream::connect(server).await else {
                     continue;
                 };
                 tokio::spawn(accepting.clone().carry(client, server));
@@ -43,8 +48,19 @@ impl Wire {
         (wire, format!("{scheme}127.0.0.1:{port}/{rest}"))
     }
 
+    /// New connections lead to the server at this URL; those that are open stay where they are.
+    pub(crate) fn lead_to(&self, url: &str) {
+        let address = url.split('/').nth(2).expect("a host");
+        let address = address.rsplit('@').next().expect("an address");
+        address.clone_into(&mut self.server.lock().unwrap());
+    }
+
     pub(crate) fn hold_replies(&self, hold: bool) {
         self.hold_replies.store(hold, Ordering::SeqCst);
+    }
+
+    pub(crate) fn hold_replies_at_statement(&self) {
+        self.hold_at_statement.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn lose_replies(&self, lose: bool) {
@@ -105,6 +121,9 @@ impl Wire {
             }
             if *started {
                 self.sent.lock().unwrap().push(char::from(pending[0]));
+                if pending[0] == b'E' && self.hold_at_statement.swap(false, Ordering::SeqCst) {
+                    self.hold_replies(true);
+                }
                 if pending[0] == b'E' && self.lose_replies.load(Ordering::SeqCst) {
                     doomed.store(true, Ordering::SeqCst);
                 }
