@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, ExtendRequest, FailureReason, Grant,
     IsLockedRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest,
-    ReleaseRequest, TIME_TOLERANCE_MS, TimeAuthority, is_live,
+    ReleaseRequest, TIME_TOLERANCE_MS, TimeAuthority, Watch, WatchRequest, is_live,
 };
 use syncguard_core::{
     ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
     Severity,
 };
+use tokio::sync::watch;
 
 use crate::clock::{Clock, ManualClock};
 
@@ -31,6 +33,8 @@ struct State {
     locks: HashMap<LockKey, Record>,
     holders: HashMap<LockId, LockKey>,
     fence_counters: HashMap<LockKey, u64>,
+    /// Who waits for a key is woken when the sender is dropped.
+    watched: HashMap<LockKey, watch::Sender<()>>,
     /// How many locks cause the next sweep.
     next_sweep: usize,
 }
@@ -170,7 +174,9 @@ impl LockBackend for MemoryBackend {
             return Ok(if ours {
                 AcquireResult::Acquired(held.grant())
             } else {
-                AcquireResult::locked()
+                let free_at_ms = held.expires_at_ms.saturating_add(TIME_TOLERANCE_MS);
+                let free_in_ms = u64::try_from(free_at_ms.saturating_sub(now_ms)).unwrap_or(1);
+                AcquireResult::locked_for(Duration::from_millis(free_in_ms))
             });
         }
         let counter = state
@@ -205,6 +211,7 @@ impl LockBackend for MemoryBackend {
         };
         state.locks.remove(&key);
         state.holders.remove(request.id);
+        state.watched.remove(&key);
         Ok(ReleaseResult::Released)
     }
 
@@ -252,6 +259,25 @@ impl LockBackend for MemoryBackend {
         Ok(held.is_some_and(|held| held.is_live(now_ms)))
     }
 
+    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
+        let mut state = self.lock();
+        let now_ms = self.clock.now_ms();
+        let held = state.locks.get(request.key);
+        if !held.is_some_and(|held| held.is_live(now_ms)) {
+            return Ok(Some(Watch::new(async {})));
+        }
+        let sender = state.watched.entry(request.key.clone());
+        let mut watcher = Watcher {
+            released: sender.or_insert_with(|| watch::channel(()).0).subscribe(),
+            key: request.key.clone(),
+            backend: self.clone(),
+        };
+        Ok(Some(Watch::new(async move {
+            // Nothing is ever sent.
+            let _ = watcher.released.changed().await;
+        })))
+    }
+
     async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
         let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
         let purged = self.lock().sweep(self.clock.now_ms(), limit);
@@ -265,5 +291,25 @@ impl LockBackend for MemoryBackend {
             "locks and fences live in this process, and end with it",
             "nothing, in a single process or in tests; between processes use another store",
         )])
+    }
+}
+
+/// Waits for the release of a key.
+struct Watcher {
+    released: watch::Receiver<()>,
+    key: LockKey,
+    backend: MemoryBackend,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let mut state = self.backend.lock();
+        // The last one leaves nothing behind. After a release, the sender is another or none.
+        let sender = state.watched.get(&self.key);
+        if sender.is_some_and(|sender| {
+            sender.receiver_count() == 1 && sender.subscribe().same_channel(&self.released)
+        }) {
+            state.watched.remove(&self.key);
+        }
     }
 }
