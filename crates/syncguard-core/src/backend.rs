@@ -10,6 +10,7 @@ pub(crate) mod erased;
 mod reporter;
 mod requests;
 mod watch;
+mod watchers;
 
 use std::fmt;
 use std::future::Future;
@@ -26,7 +27,8 @@ pub use crate::backend::requests::{
     AcquireRequest, CloseRequest, ExtendRequest, IsLockedRequest, Lookup, LookupRequest,
     PreflightRequest, PurgeRequest, ReleaseRequest, WatchRequest,
 };
-pub use crate::backend::watch::Watch;
+pub use crate::backend::watch::{Watch, WatchKey};
+pub use crate::backend::watchers::{Watcher, Watchers};
 pub use crate::clock::monotonic_now;
 pub use crate::fence::{FENCE_DIGITS, FENCE_MAX, FENCE_WARN, FenceToken, NoFence, format_fence};
 pub use crate::key::MAX_KEY_LENGTH_BYTES;
@@ -127,15 +129,13 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         async move { Ok(self.lookup_raw(lookup).await?.is_some()) }
     }
 
-    /// Watches a key for callers that wait for it. Default: `None`, and they poll.
+    /// Watches a key for a caller that waits for it. Default: `None`, and it polls.
     ///
-    /// It returns once the watch is in place. From then on, [`Watch::changed`] resolves when the key may
-    /// have become free by a release, whoever releases it, and when the watch is lost, as by a broken
-    /// connection. If the key is free already when the watch is in place, it resolves at once: look at
-    /// the key after that, or a release in between is missed. It need not resolve when a lease expires.
+    /// [`Watch::changed`] resolves when the key may have become free by a release, whoever releases it.
+    /// It need not resolve when a lease expires: an acquire says when that will be. A wake-up that is
+    /// missed costs time and never correctness, since the caller asks now and then all the same.
     ///
-    /// A wake-up that is missed costs time and never correctness: callers ask now and then all the same.
-    /// `None` says that the store has no wake-ups to give: for now, or at all.
+    /// `None` says that the store has no wake-ups to give, for now or at all.
     ///
     /// # Errors
     /// A failure of the store. The caller polls, and tries again later.

@@ -73,8 +73,8 @@ struct Waiting<'a, F: FenceToken> {
 enum Woken {
     /// A release of this process ended.
     Freed,
-    /// The store says that the key may be free.
-    Changed,
+    /// The store says that the key may be free. `false` if the watch is lost.
+    Changed(bool),
     /// By its own account, the store grants the key now.
     Expired,
     /// For no reason: it is time to ask.
@@ -152,9 +152,11 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             }
             match self.pause(limits, place, free_in, &mut watch).await? {
                 Woken::Freed => self.summary.hand_overs = self.summary.hand_overs.saturating_add(1),
-                Woken::Changed => {
+                Woken::Changed(in_place) => {
                     self.summary.wake_ups = self.summary.wake_ups.saturating_add(1);
-                    watch = None;
+                    if !in_place || self.summary.wake_ups >= self.trusted_wake_ups() {
+                        watch = None;
+                    }
                 }
                 Woken::Expired => {}
                 Woken::Poll => self.summary.polls = self.summary.polls.saturating_add(1),
@@ -251,7 +253,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             biased;
             () = limits.cancelled() => return Err(self.aborted()),
             () = place.freed() => Woken::Freed,
-            () = changed(watch) => Woken::Changed,
+            in_place = changed(watch) => Woken::Changed(in_place),
             () = sleep(pause) => match last {
                 true => return Err(self.held_until_the_timeout(place)),
                 false => woken,
@@ -340,10 +342,10 @@ impl<F: FenceToken> Drop for Waiting<'_, F> {
     }
 }
 
-/// Resolves when the store says that the key may be free.
-async fn changed(watch: &mut Option<Watch>) {
+/// Resolves when the store says that the key may be free, with whether the watch is still in place.
+async fn changed(watch: &mut Option<Watch>) -> bool {
     match watch {
-        Some(watch) => watch.changed().await,
+        Some(watch) => watch.changed().await.is_ok(),
         None => std::future::pending().await,
     }
 }

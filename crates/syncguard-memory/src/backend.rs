@@ -8,13 +8,12 @@ use std::time::Duration;
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, ExtendRequest, FailureReason, Grant,
     IsLockedRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest,
-    ReleaseRequest, TIME_TOLERANCE_MS, TimeAuthority, Watch, WatchRequest, is_live,
+    ReleaseRequest, TIME_TOLERANCE_MS, TimeAuthority, Watch, WatchKey, WatchRequest, Watcher, Watchers, is_live,
 };
 use syncguard_core::{
     ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
     Severity,
 };
-use tokio::sync::watch;
 
 use crate::clock::{Clock, ManualClock};
 
@@ -22,6 +21,7 @@ use crate::clock::{Clock, ManualClock};
 #[derive(Clone)]
 pub struct MemoryBackend {
     state: Arc<Mutex<State>>,
+    watchers: Watchers,
     clock: Clock,
 }
 
@@ -33,8 +33,6 @@ struct State {
     locks: HashMap<LockKey, Record>,
     holders: HashMap<LockId, LockKey>,
     fence_counters: HashMap<LockKey, u64>,
-    /// Who waits for a key is woken when the sender is dropped.
-    watched: HashMap<LockKey, watch::Sender<()>>,
     /// How many locks cause the next sweep.
     next_sweep: usize,
 }
@@ -54,6 +52,7 @@ impl MemoryBackend {
     pub fn new() -> Self {
         Self {
             state: Arc::default(),
+            watchers: Watchers::default(),
             clock: Clock::machine(),
         }
     }
@@ -63,6 +62,7 @@ impl MemoryBackend {
     pub fn with_clock(clock: ManualClock) -> Self {
         Self {
             state: Arc::default(),
+            watchers: Watchers::default(),
             clock: Clock::Manual(clock),
         }
     }
@@ -70,6 +70,13 @@ impl MemoryBackend {
     /// Sets the fence counter of a key, as a store with a history would have it. For tests.
     pub fn set_fence_counter(&self, key: &LockKey, counter: u64) {
         self.lock().fence_counters.insert(key.clone(), counter);
+    }
+
+    fn is_held(&self, key: &LockKey) -> bool {
+        let state = self.lock();
+        let now_ms = self.clock.now_ms();
+        let held = state.locks.get(key);
+        held.is_some_and(|held| held.is_live(now_ms))
     }
 
     /// The state, consistent even if another holder of the mutex panicked: no method leaves it half
@@ -211,7 +218,7 @@ impl LockBackend for MemoryBackend {
         };
         state.locks.remove(&key);
         state.holders.remove(request.id);
-        state.watched.remove(&key);
+        self.watchers.wake(key.as_str());
         Ok(ReleaseResult::Released)
     }
 
@@ -253,28 +260,14 @@ impl LockBackend for MemoryBackend {
     }
 
     async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
-        let state = self.lock();
-        let now_ms = self.clock.now_ms();
-        let held = state.locks.get(request.key);
-        Ok(held.is_some_and(|held| held.is_live(now_ms)))
+        Ok(self.is_held(request.key))
     }
 
     async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
-        let mut state = self.lock();
-        let now_ms = self.clock.now_ms();
-        let held = state.locks.get(request.key);
-        if !held.is_some_and(|held| held.is_live(now_ms)) {
-            return Ok(Some(Watch::new(async {})));
-        }
-        let sender = state.watched.entry(request.key.clone());
-        let mut watcher = Watcher {
-            released: sender.or_insert_with(|| watch::channel(()).0).subscribe(),
+        Ok(Some(Watch::new(Watched {
             key: request.key.clone(),
+            watcher: self.watchers.watch(request.key.as_str()),
             backend: self.clone(),
-        };
-        Ok(Some(Watch::new(async move {
-            // Nothing is ever sent.
-            let _ = watcher.released.changed().await;
         })))
     }
 
@@ -294,22 +287,18 @@ impl LockBackend for MemoryBackend {
     }
 }
 
-/// Waits for the release of a key.
-struct Watcher {
-    released: watch::Receiver<()>,
+/// A key that somebody waits for.
+struct Watched {
     key: LockKey,
+    watcher: Watcher,
     backend: MemoryBackend,
 }
 
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        let mut state = self.backend.lock();
-        // The last one leaves nothing behind. After a release, the sender is another or none.
-        let sender = state.watched.get(&self.key);
-        if sender.is_some_and(|sender| {
-            sender.receiver_count() == 1 && sender.subscribe().same_channel(&self.released)
-        }) {
-            state.watched.remove(&self.key);
+impl WatchKey for Watched {
+    async fn changed(&mut self) -> Result<(), LockError> {
+        if self.backend.is_held(&self.key) {
+            self.watcher.woken().await;
         }
+        Ok(())
     }
 }

@@ -6,7 +6,7 @@ use fred::clients::{Client, Pool};
 use fred::interfaces::ClientLike as _;
 use fred::types::Builder;
 use fred::types::config::{
-    Config, ConnectionConfig, ReconnectPolicy, TcpConfig, UnresponsiveConfig,
+    Config, ConnectionConfig, PerformanceConfig, ReconnectPolicy, TcpConfig, UnresponsiveConfig,
 };
 use syncguard_core::observe::Operation;
 use syncguard_core::{ErrorCode, LockError};
@@ -74,16 +74,7 @@ impl RedisBackend {
         require_one_slot(&names, config.server.is_clustered())?;
         let client = build(config, timeout)?;
 
-        let connection = established(&client, Connection(client.connect()));
-        let connection = tokio::time::timeout(timeout, connection)
-            .await
-            .unwrap_or_else(|_| {
-                let message = format!("Redis did not answer within {timeout:.1?}");
-                Err(during_setup(LockError::new(
-                    ErrorCode::NetworkTimeout,
-                    message,
-                )))
-            })?;
+        let connection = open(&client, timeout).await?;
         let clients = Clients::new(vec![client], Some(connection), slot(&names), timeout);
         Ok(Self::from_parts(clients, names, cleanup_in_is_locked))
     }
@@ -179,7 +170,18 @@ fn require_tls(requested: bool, configured: bool) -> Result<(), LockError> {
     Ok(())
 }
 
-fn build(config: Config, timeout: Duration) -> Result<Client, LockError> {
+/// Connects a client. Dropped, the connection ends.
+pub(crate) async fn open(client: &Client, timeout: Duration) -> Result<Connection, LockError> {
+    let connection = established(client, Connection(client.connect()));
+    let connection = tokio::time::timeout(timeout, connection).await;
+    connection.unwrap_or_else(|_| {
+        let message = format!("Redis did not answer within {timeout:.1?}");
+        let error = LockError::new(ErrorCode::NetworkTimeout, message);
+        Err(during_setup(error))
+    })
+}
+
+pub(crate) fn build(config: Config, timeout: Duration) -> Result<Client, LockError> {
     let (first, last, growth) = RECONNECT;
     let mut policy = ReconnectPolicy::new_exponential(0, first, last, growth);
     policy.set_jitter(RECONNECT_JITTER);
@@ -188,6 +190,11 @@ fn build(config: Config, timeout: Duration) -> Result<Client, LockError> {
         ..config
     })
     .set_policy(policy)
+    .set_performance_config(PerformanceConfig {
+        // Events of connections, and of keys that are waited for.
+        broadcast_channel_capacity: 1_024,
+        ..PerformanceConfig::default()
+    })
     .set_connection_config(ConnectionConfig {
         connection_timeout: timeout,
         internal_command_timeout: timeout,

@@ -64,6 +64,7 @@ mod names;
 mod options;
 mod preflight;
 mod record;
+mod wake_ups;
 mod wire;
 
 pub use fred;

@@ -17,3 +17,4 @@ mod stored;
 mod tls;
 mod unknown_outcomes;
 mod waiting;
+mod wake_ups;
