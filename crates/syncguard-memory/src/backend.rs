@@ -8,7 +8,8 @@ use std::time::Duration;
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, ExtendRequest, FailureReason, Grant,
     IsLockedRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest,
-    ReleaseRequest, TIME_TOLERANCE_MS, TimeAuthority, Watch, WatchKey, WatchRequest, Watcher, Watchers, is_live,
+    ReleaseRequest, TIME_TOLERANCE_MS, TimeAuthority, Watch, WatchKey, WatchRequest, Watcher,
+    Watchers, is_live,
 };
 use syncguard_core::{
     ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
