@@ -130,6 +130,9 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         let mut watch = None;
         loop {
             if ask {
+                if let Some(pause) = place.stand_back() {
+                    self.stand_back(pause, limits).await?;
+                }
                 match self.ask(ttl).await? {
                     Attempt::Acquired(guard) => {
                         place.hold(&guard);
@@ -137,6 +140,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
                     }
                     Attempt::Locked { free_in: told } => free_in = told,
                 }
+                place.refused();
                 if self
                     .options
                     .max_retries
@@ -175,6 +179,15 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             () = limits.cancelled() => Err(self.aborted()),
             turn = in_line.turn() => Ok(turn),
             () = sleep_until(self.deadline) => Err(self.held_until_the_timeout(place)),
+        }
+    }
+
+    /// Lets callers of other processes go first.
+    async fn stand_back(&self, pause: Duration, limits: &Limits) -> Result<(), LockError> {
+        tokio::select! {
+            biased;
+            () = limits.cancelled() => Err(self.aborted()),
+            () = sleep_until(self.deadline.min(Instant::now() + pause)) => Ok(()),
         }
     }
 
