@@ -105,14 +105,12 @@ impl Share {
     }
 
     fn stand_back(&mut self) -> bool {
-        self.stood_back = self.run >= self.longest_run
-            && self
-                .contended_until()
-                .is_some_and(|until| Instant::now() < until);
-        if self.stood_back {
+        let due = self.run >= self.longest_run && self.contended_until().is_some();
+        if due {
             self.run = 0;
+            self.stood_back = true;
         }
-        self.stood_back
+        due
     }
 }
 
@@ -378,8 +376,6 @@ mod tests {
             }
             assert!(share.stand_back(), "after {run} grants");
             assert!(!share.stand_back(), "once");
-            // As it was before the question above.
-            share.stood_back = true;
         }
         share.refused();
         share.granted();
