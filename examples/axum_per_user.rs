@@ -40,9 +40,8 @@ async fn withdraw(
     let receipt = bank
         .locks
         .lock(format!("user:{user}"))
-        // No longer than a client waits. Many requests for one user need many attempts.
+        // No longer than a client waits.
         .timeout(Duration::from_secs(5))
-        .max_retries(1_000)
         .retry_delay(Duration::from_millis(20))
         .backoff(Backoff::Fixed)
         .run(async |lease| {

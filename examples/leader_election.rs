@@ -33,7 +33,6 @@ async fn stand(
         .ttl(TTL)
         .auto_extend(AutoExtend::new())
         .timeout(Duration::MAX)
-        .max_retries(u32::MAX)
         .backoff(Backoff::Fixed)
         .retry_delay(BETWEEN_ATTEMPTS)
         .cancel_on(&stop);

@@ -25,9 +25,7 @@ async fn migrate_at_startup(database: &Database) -> Result<usize, Failure> {
         .lock("migrate:shop")
         .ttl(Duration::from_secs(15))
         .auto_extend(AutoExtend::new().max_hold(Duration::from_secs(3600)))
-        // A replica can do nothing but wait, so the timeout alone limits it.
         .timeout(Duration::from_secs(120))
-        .max_retries(u32::MAX)
         .retry_delay(Duration::from_millis(50))
         .backoff(Backoff::Fixed)
         .run(async |lease| {

@@ -48,10 +48,28 @@ async fn all(host: &str, settings: &Settings) -> Result<StoreReport> {
         comparisons: Vec::new(),
         handover: Vec::new(),
     };
+    if !settings.only_hand_over {
+        measure_all(host, settings, &locks, &mut report).await?;
+    }
+    tell("hand-over");
+    let mut handles = vec![locks];
+    while handles.len() < handover::HANDLES {
+        handles.push(connect(host).await?);
+    }
+    report.handover = handover::measure(&handles, settings.span, settings.repetitions).await?;
+    Ok(report)
+}
+
+async fn measure_all(
+    host: &str,
+    settings: &Settings,
+    locks: &Locks,
+    report: &mut StoreReport,
+) -> Result<()> {
     tell("warming up");
     let span = settings.span;
     for operation in [Operation::Pair, Operation::Extend] {
-        workload::measure(&locks, operation, CLIENTS, span * WARM_UP / 4).await?;
+        workload::measure(locks, operation, CLIENTS, span * WARM_UP / 4).await?;
     }
     transactions::measure(host, span * WARM_UP / 4).await?;
     // First of all: the emulator goes through all documents for a query, and few are there yet.
@@ -62,12 +80,10 @@ async fn all(host: &str, settings: &Settings) -> Result<StoreReport> {
     for operation in OPERATIONS {
         for &tasks in settings.tasks {
             tell(&format!("{}, {tasks} tasks", operation.name()));
-            load(host, &locks, operation, tasks, settings, &mut report).await?;
+            load(host, locks, operation, tasks, settings, report).await?;
         }
     }
-    tell("hand-over");
-    report.handover = handover::measure(&locks, settings.span, settings.repetitions).await?;
-    Ok(report)
+    Ok(())
 }
 
 async fn load(

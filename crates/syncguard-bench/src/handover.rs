@@ -1,59 +1,68 @@
-//! How fast one key goes from hand to hand when all want it.
+//! How fast one key goes from hand to hand when all want it, and how evenly.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Serialize;
-use syncguard_core::{Backoff, ErrorCode, LockOptions, Locks};
+use syncguard_core::{ErrorCode, Locks};
 use tokio::task::JoinSet;
 
 use super::drive::{Latency, median};
 
-const WORKERS: usize = 16;
+const TASKS: u16 = 16;
 const SECTION: Duration = Duration::from_millis(1);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const KEY: &str = "handover";
 
-/// What 16 workers saw that run one section after the other under one lock.
+/// Handles that share nothing, as those of so many processes.
+pub(crate) const HANDLES: usize = 4;
+
+/// What 16 tasks saw that run one section after the other under one lock.
 #[derive(Debug, Serialize)]
 pub(crate) struct Handover {
-    /// How they wait.
-    pub(crate) waiting: &'static str,
+    /// How many handles the tasks share.
+    pub(crate) handles: usize,
     pub(crate) sections_per_second: f64,
     /// From asking for the lock until the section begins.
     pub(crate) p50_wait_ms: f64,
     pub(crate) p99_wait_ms: f64,
+    /// The same in fair shares: the time of 16 sections of one alone.
+    pub(crate) p99_fair_shares: f64,
+    /// Jain's index of fairness over the sections of each task, and of each handle.
+    pub(crate) fairness_of_tasks: f64,
+    pub(crate) fairness_of_handles: f64,
     /// Calls that gave up, of all.
     pub(crate) gave_up: f64,
-    /// The same by one worker alone, whom nobody disturbs.
+    /// Sections of one task alone, whom nobody disturbs.
     pub(crate) alone_per_second: f64,
 }
 
-/// Measures two ways of waiting: the defaults, and asking often.
+/// Measures all tasks on one handle, and then on all of them.
 pub(crate) async fn measure(
-    locks: &Locks,
+    handles: &[Locks],
     span: Duration,
     repetitions: usize,
 ) -> Result<Vec<Handover>> {
-    let often = LockOptions::new()
-        .backoff(Backoff::Fixed)
-        .retry_delay(Duration::from_millis(5))
-        .max_retries(1_000);
-    let ways = [("defaults", LockOptions::new()), ("every 5 ms", often)];
     let mut measured = Vec::new();
-    for (waiting, options) in ways {
+    for used in [1, handles.len()] {
         let (mut together, mut alone) = (Vec::new(), Vec::new());
         for _ in 0..repetitions {
-            together.push(run(locks, WORKERS, &options, span * 4).await?);
-            alone.push(run(locks, 1, &options, span).await?);
+            together.push(run(&handles[..used], usize::from(TASKS) / used, span * 4).await?);
+            alone.push(run(&handles[..1], 1, span).await?);
         }
         let of = |figure: &dyn Fn(&Run) -> f64| median(together.iter().map(figure));
+        let alone_per_second = median(alone.iter().map(|run| run.per_second));
+        let p99_wait_ms = of(&|run| run.waits.p99_us.unwrap_or_default() / 1e3);
         measured.push(Handover {
-            waiting,
+            handles: used,
             sections_per_second: of(&|run| run.per_second),
             p50_wait_ms: of(&|run| run.waits.p50_us.unwrap_or_default() / 1e3),
-            p99_wait_ms: of(&|run| run.waits.p99_us.unwrap_or_default() / 1e3),
+            p99_wait_ms,
+            p99_fair_shares: p99_wait_ms * alone_per_second / 1e3 / f64::from(TASKS),
+            fairness_of_tasks: of(&|run| run.fairness_of_tasks),
+            fairness_of_handles: of(&|run| run.fairness_of_handles),
             gave_up: of(&|run| run.gave_up),
-            alone_per_second: median(alone.iter().map(|run| run.per_second)),
+            alone_per_second,
         });
     }
     Ok(measured)
@@ -62,35 +71,45 @@ pub(crate) async fn measure(
 struct Run {
     per_second: f64,
     waits: Latency,
+    fairness_of_tasks: f64,
+    fairness_of_handles: f64,
     gave_up: f64,
 }
 
-async fn run(locks: &Locks, workers: usize, options: &LockOptions, span: Duration) -> Result<Run> {
+async fn run(handles: &[Locks], tasks_each: usize, span: Duration) -> Result<Run> {
     let mut tasks = JoinSet::new();
     let started = Instant::now();
-    for _ in 0..workers {
-        let (locks, options) = (locks.clone(), options.clone());
-        tasks.spawn(async move {
-            let (mut waits, mut gave_up) = (Vec::new(), 0_u32);
-            while started.elapsed() < span {
-                let asked = Instant::now();
-                let section = async |_| {
-                    let waited = asked.elapsed();
-                    tokio::time::sleep(SECTION).await;
-                    waited
-                };
-                match locks.lock(KEY).options(&options).run(section).await {
-                    Ok(receipt) => waits.push(receipt.into_value()),
-                    Err(error) if error.code() == ErrorCode::AcquisitionTimeout => gave_up += 1,
-                    Err(error) => return Err(error),
+    for (handle, locks) in handles.iter().enumerate() {
+        for _ in 0..tasks_each {
+            let locks = locks.clone();
+            tasks.spawn(async move {
+                let (mut waits, mut gave_up) = (Vec::new(), 0_u32);
+                while started.elapsed() < span {
+                    let asked = Instant::now();
+                    let section = async |_| {
+                        let waited = asked.elapsed();
+                        tokio::time::sleep(SECTION).await;
+                        waited
+                    };
+                    match locks.lock(KEY).timeout(TIMEOUT).run(section).await {
+                        Ok(receipt) => waits.push(receipt.into_value()),
+                        Err(error) if error.code() == ErrorCode::AcquisitionTimeout => gave_up += 1,
+                        Err(error) => return Err(error),
+                    }
                 }
-            }
-            Ok((waits, gave_up))
-        });
+                Ok((handle, waits, gave_up))
+            });
+        }
     }
     let (mut waits, mut gave_up) = (Vec::new(), 0_u32);
+    let (mut of_tasks, mut of_handles) = (Vec::new(), vec![0.0; handles.len()]);
     while let Some(done) = tasks.join_next().await {
-        let (mut of_one, times) = done??;
+        let (handle, mut of_one, times) = done??;
+        let sections = f64::from(u32::try_from(of_one.len())?);
+        of_tasks.push(sections);
+        if let Some(sum) = of_handles.get_mut(handle) {
+            *sum += sections;
+        }
         waits.append(&mut of_one);
         gave_up += times;
     }
@@ -98,6 +117,16 @@ async fn run(locks: &Locks, workers: usize, options: &LockOptions, span: Duratio
     Ok(Run {
         per_second: f64::from(sections) / started.elapsed().as_secs_f64(),
         gave_up: f64::from(gave_up) / f64::from((sections + gave_up).max(1)),
+        fairness_of_tasks: fairness(&of_tasks),
+        fairness_of_handles: fairness(&of_handles),
         waits: Latency::of(waits),
     })
+}
+
+/// Jain's index: 1 where all have the same, 1/n where one has it all.
+fn fairness(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    let each: f64 = shares.iter().map(|_| 1.0).sum();
+    sum * sum / (each * squares.max(f64::MIN_POSITIVE))
 }

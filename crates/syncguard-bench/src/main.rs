@@ -38,6 +38,9 @@ struct Options {
     /// Write all figures to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Measure only how fast and how evenly one key goes from hand to hand
+    #[arg(long)]
+    hand_over: bool,
     /// Only see that everything runs: a few seconds, in whatever build this is
     #[arg(long)]
     quick: bool,
@@ -59,6 +62,8 @@ struct Settings {
     batches: u32,
     /// Locks held in the store whose cost is compared with that of one which holds next to none.
     many_locks: u32,
+    /// Nothing but the hand-over is measured.
+    only_hand_over: bool,
 }
 
 const FULL: Settings = Settings {
@@ -67,6 +72,7 @@ const FULL: Settings = Settings {
     tasks: &[1, 16, 64],
     batches: 30,
     many_locks: 1_000_000,
+    only_hand_over: false,
 };
 
 const QUICK: Settings = Settings {
@@ -75,6 +81,7 @@ const QUICK: Settings = Settings {
     tasks: &[1, 16],
     batches: 2,
     many_locks: 2_000,
+    only_hand_over: false,
 };
 
 /// A store that is measured.
@@ -119,7 +126,10 @@ fn main() -> ExitCode {
 
 /// Whether no target counts that was missed.
 fn run(options: &Options) -> Result<bool> {
-    let settings = if options.quick { QUICK } else { FULL };
+    let settings = Settings {
+        only_hand_over: options.hand_over,
+        ..if options.quick { QUICK } else { FULL }
+    };
     let chosen = STORES.iter().filter(|store| {
         options.backend.is_empty() || options.backend.iter().any(|name| name == store.name)
     });

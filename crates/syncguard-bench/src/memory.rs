@@ -27,7 +27,11 @@ async fn all(settings: &Settings) -> Result<StoreReport> {
         comparisons: Vec::new(),
         handover: Vec::new(),
     };
-    for operation in OPERATIONS {
+    let operations = match settings.only_hand_over {
+        true => &[][..],
+        false => &OPERATIONS[..],
+    };
+    for &operation in operations {
         for &tasks in settings.tasks {
             tell(&format!("{}, {tasks} tasks", operation.name()));
             let (mut ours, mut limits) = (Vec::new(), Vec::new());
@@ -57,7 +61,9 @@ async fn all(settings: &Settings) -> Result<StoreReport> {
         }
     }
     tell("hand-over");
-    report.handover = handover::measure(&locks, settings.span, settings.repetitions).await?;
+    let store = MemoryBackend::default();
+    let handles = [(); handover::HANDLES].map(|()| Locks::new(store.clone()));
+    report.handover = handover::measure(&handles, settings.span, settings.repetitions).await?;
     Ok(report)
 }
 

@@ -49,7 +49,25 @@ async fn all(server: &PostgresServer, settings: &Settings) -> Result<StoreReport
         comparisons: Vec::new(),
         handover: Vec::new(),
     };
-    let statements = statements::prepared(&pool).await?;
+    if !settings.only_hand_over {
+        measure_all(server, settings, &pool, &mut report).await?;
+    }
+    tell("hand-over");
+    let mut handles = Vec::new();
+    while handles.len() < handover::HANDLES {
+        handles.push(connected(&server.url(), 16, PostgresOptions::new()).await?);
+    }
+    report.handover = handover::measure(&handles, settings.span, settings.repetitions).await?;
+    Ok(report)
+}
+
+async fn measure_all(
+    server: &PostgresServer,
+    settings: &Settings,
+    pool: &PgPool,
+    report: &mut StoreReport,
+) -> Result<()> {
+    let statements = statements::prepared(pool).await?;
     for &tasks in settings.tasks {
         let locks = connected(&server.url(), tasks, PostgresOptions::new()).await?;
         for operation in OPERATIONS {
@@ -58,11 +76,11 @@ async fn all(server: &PostgresServer, settings: &Settings) -> Result<StoreReport
                 server,
                 settings,
                 locks: &locks,
-                pool: &pool,
+                pool,
                 pgbench: Pgbench::new(server.port(), tasks, &statements)?,
                 tasks,
             };
-            bench.load(operation, &mut report).await?;
+            bench.load(operation, report).await?;
         }
     }
     tell("time in the server");
@@ -70,11 +88,8 @@ async fn all(server: &PostgresServer, settings: &Settings) -> Result<StoreReport
     tell("many locks");
     report
         .comparisons
-        .extend(server::scale(&server.url(), &pool, settings).await?);
-    tell("hand-over");
-    let locks = connected(&server.url(), 16, PostgresOptions::new()).await?;
-    report.handover = handover::measure(&locks, settings.span, settings.repetitions).await?;
-    Ok(report)
+        .extend(server::scale(&server.url(), pool, settings).await?);
+    Ok(())
 }
 
 struct Bench<'a> {

@@ -46,37 +46,54 @@ async fn all(server: &RedisServer, settings: &Settings) -> Result<StoreReport> {
         comparisons: Vec::new(),
         handover: Vec::new(),
     };
+    if !settings.only_hand_over {
+        measure_all(server, settings, &locks, &mut connection, &mut report).await?;
+    }
+    tell("hand-over");
+    flush(&mut connection).await?;
+    let mut handles = vec![locks.clone()];
+    while handles.len() < handover::HANDLES {
+        handles.push(Locks::new(RedisBackend::connect(&server.url()).await?));
+    }
+    report.handover = handover::measure(&handles, settings.span, settings.repetitions).await?;
+    locks.close().await?;
+    Ok(report)
+}
+
+async fn measure_all(
+    server: &RedisServer,
+    settings: &Settings,
+    locks: &Locks,
+    connection: &mut MultiplexedConnection,
+    report: &mut StoreReport,
+) -> Result<()> {
     for operation in OPERATIONS {
         for &tasks in settings.tasks {
             tell(&format!("{}, {tasks} tasks", operation.name()));
             let bench = Bench {
                 server,
                 settings,
-                locks: &locks,
+                locks,
                 tasks,
             };
-            bench.load(operation, &mut connection, &mut report).await?;
+            bench.load(operation, connection, report).await?;
         }
     }
     tell("time in the server");
     report
         .comparisons
-        .extend(server::times(&mut connection, settings).await?);
+        .extend(server::times(connection, settings).await?);
     tell("memory");
-    flush(&mut connection).await?;
+    flush(connection).await?;
     report
         .comparisons
-        .extend(server::bytes(&locks, &mut connection).await?);
+        .extend(server::bytes(locks, connection).await?);
     tell("many locks");
-    flush(&mut connection).await?;
+    flush(connection).await?;
     report
         .comparisons
         .extend(server::scale(server, settings).await?);
-    tell("hand-over");
-    flush(&mut connection).await?;
-    report.handover = handover::measure(&locks, settings.span, settings.repetitions).await?;
-    locks.close().await?;
-    Ok(report)
+    Ok(())
 }
 
 struct Bench<'a> {

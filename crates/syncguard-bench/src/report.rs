@@ -298,10 +298,13 @@ impl StoreReport {
 
     fn handover_table(&self) -> Table {
         let mut table = Table::new(&[
-            "16 workers, one key, 1 ms",
+            "16 tasks, one key, 1 ms",
             "sections/s",
             "p50 wait ms",
             "p99 wait ms",
+            "fair shares",
+            "Jain, tasks",
+            "Jain, handles",
             "gave up",
             "one alone/s",
             "ratio",
@@ -309,10 +312,16 @@ impl StoreReport {
         for handover in &self.handover {
             let ratio = handover.sections_per_second / handover.alone_per_second;
             table.rows.push(vec![
-                handover.waiting.to_owned(),
+                match handover.handles {
+                    1 => "on one handle".to_owned(),
+                    handles => format!("on {handles} handles"),
+                },
                 show(Some(handover.sections_per_second)),
                 show(Some(handover.p50_wait_ms)),
                 show(Some(handover.p99_wait_ms)),
+                show(Some(handover.p99_fair_shares)),
+                format!("{:.3}", handover.fairness_of_tasks),
+                format!("{:.3}", handover.fairness_of_handles),
                 format!("{:.1} %", handover.gave_up * 100.0),
                 show(Some(handover.alone_per_second)),
                 format!("{ratio:.2}"),

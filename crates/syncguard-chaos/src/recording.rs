@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
     LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter,
+    Watch, WatchRequest,
 };
 use syncguard_core::{
     ErrorCode, ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey,
@@ -165,6 +166,10 @@ impl<B: LockBackend<Fence = Fence>> LockBackend for Recording<B> {
             true => Outcome::Locked,
             false => Outcome::Free,
         })
+    }
+
+    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
+        self.backend.watch(request).await
     }
 
     fn attach(&self, reporter: Reporter) {

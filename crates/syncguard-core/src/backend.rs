@@ -9,6 +9,8 @@ mod contract;
 pub(crate) mod erased;
 mod reporter;
 mod requests;
+mod watch;
+mod watchers;
 
 use std::fmt;
 use std::future::Future;
@@ -23,8 +25,10 @@ pub use crate::backend::contract::{Clause, clauses};
 pub use crate::backend::reporter::Reporter;
 pub use crate::backend::requests::{
     AcquireRequest, CloseRequest, ExtendRequest, IsLockedRequest, Lookup, LookupRequest,
-    PreflightRequest, PurgeRequest, ReleaseRequest,
+    PreflightRequest, PurgeRequest, ReleaseRequest, WatchRequest,
 };
+pub use crate::backend::watch::{Watch, WatchKey};
+pub use crate::backend::watchers::{Watcher, Watchers};
 pub use crate::clock::monotonic_now;
 pub use crate::fence::{FENCE_DIGITS, FENCE_MAX, FENCE_WARN, FenceToken, NoFence, format_fence};
 pub use crate::key::MAX_KEY_LENGTH_BYTES;
@@ -125,6 +129,24 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         async move { Ok(self.lookup_raw(lookup).await?.is_some()) }
     }
 
+    /// Watches a key for a caller that waits for it. Default: `None`, and it polls.
+    ///
+    /// [`Watch::changed`] resolves when the key may have become free by a release, whoever releases it.
+    /// It need not resolve when a lease expires: an acquire says when that will be. A wake-up that is
+    /// missed costs time and never correctness, since the caller asks now and then all the same.
+    ///
+    /// `None` says that the store has no wake-ups to give, for now or at all.
+    ///
+    /// # Errors
+    /// A failure of the store. The caller polls, and tries again later.
+    fn watch(
+        &self,
+        request: WatchRequest<'_>,
+    ) -> impl Future<Output = Result<Option<Watch>, LockError>> + Send {
+        let _ = request;
+        async { Ok(None) }
+    }
+
     /// Receives a [`Reporter`] for events outside any call, such as clock skew. Default: it reports
     /// nothing.
     ///
@@ -216,6 +238,13 @@ impl<B: LockBackend> LockBackend for Arc<B> {
         request: IsLockedRequest<'_>,
     ) -> impl Future<Output = Result<bool, LockError>> + Send {
         B::is_locked(self, request)
+    }
+
+    fn watch(
+        &self,
+        request: WatchRequest<'_>,
+    ) -> impl Future<Output = Result<Option<Watch>, LockError>> + Send {
+        B::watch(self, request)
     }
 
     fn attach(&self, reporter: Reporter) {

@@ -14,18 +14,25 @@ pub enum Backoff {
 }
 
 impl Backoff {
-    /// The delay after attempt number `attempt`, which counts from 0, if the first is to be `base`. It
-    /// never overflows.
+    /// The delay after attempt number `attempt`, which counts from 0, if the first is to be `base` and
+    /// none longer than `longest`. It never overflows.
     ///
     /// ```
     /// # use std::time::Duration;
     /// # use syncguard_core::{Backoff, Jitter};
-    /// let base = Duration::from_millis(100);
-    /// assert_eq!(Backoff::Exponential.delay(Jitter::None, base, 3), base * 8);
-    /// assert!(Backoff::Fixed.delay(Jitter::Full, base, 3) <= base);
+    /// let (base, longest) = (Duration::from_millis(100), Duration::from_secs(1));
+    /// assert_eq!(Backoff::Exponential.delay(Jitter::None, base, longest, 3), base * 8);
+    /// assert_eq!(Backoff::Exponential.delay(Jitter::None, base, longest, 9), longest);
+    /// assert!(Backoff::Fixed.delay(Jitter::Full, base, longest, 3) <= base);
     /// ```
     #[must_use]
-    pub fn delay(self, jitter: Jitter, base: Duration, attempt: u32) -> Duration {
+    pub fn delay(
+        self,
+        jitter: Jitter,
+        base: Duration,
+        longest: Duration,
+        attempt: u32,
+    ) -> Duration {
         let full = match self {
             Self::Fixed => base,
             Self::Exponential => {
@@ -33,6 +40,7 @@ impl Backoff {
                 base.checked_mul(factor).unwrap_or(Duration::MAX)
             }
         };
+        let full = full.min(longest);
         match jitter {
             Jitter::None => full,
             Jitter::Full => random_up_to(full),
@@ -76,11 +84,14 @@ mod tests {
 
     #[test]
     fn exponential_doubles_and_fixed_stays() {
-        let exponential = |n| Backoff::Exponential.delay(Jitter::None, BASE, n);
+        let exponential = |n| Backoff::Exponential.delay(Jitter::None, BASE, Duration::MAX, n);
         assert_eq!(exponential(0), BASE);
         assert_eq!(exponential(1), BASE * 2);
         assert_eq!(exponential(5), BASE * 32);
-        assert_eq!(Backoff::Fixed.delay(Jitter::None, BASE, 9), BASE);
+        assert_eq!(
+            Backoff::Fixed.delay(Jitter::None, BASE, Duration::MAX, 9),
+            BASE
+        );
     }
 
     #[test]
@@ -88,15 +99,15 @@ mod tests {
         for jitter in [Jitter::None, Jitter::Full, Jitter::Equal] {
             for base in [Duration::ZERO, Duration::from_nanos(1), BASE, Duration::MAX] {
                 for attempt in [31, 32, 33, 1_000, u32::MAX] {
-                    let _ = Backoff::Exponential.delay(jitter, base, attempt);
+                    let _ = Backoff::Exponential.delay(jitter, base, Duration::MAX, attempt);
                 }
             }
         }
         assert_eq!(
-            Backoff::Exponential.delay(Jitter::None, BASE, 1_000),
+            Backoff::Exponential.delay(Jitter::None, BASE, Duration::MAX, 1_000),
             BASE * u32::MAX
         );
-        let huge = Backoff::Exponential.delay(Jitter::Equal, Duration::MAX, 1_000);
+        let huge = Backoff::Exponential.delay(Jitter::Equal, Duration::MAX, Duration::MAX, 1_000);
         assert!(huge >= Duration::MAX / 2);
     }
 
@@ -108,7 +119,7 @@ mod tests {
         ];
         for (jitter, low, high) in bounds {
             let samples: Vec<_> = (0..100_000)
-                .map(|_| Backoff::Fixed.delay(jitter, BASE, 0))
+                .map(|_| Backoff::Fixed.delay(jitter, BASE, Duration::MAX, 0))
                 .collect();
             assert!(samples.iter().all(|sample| (low..=high).contains(sample)));
             let tenth = (high - low) / 10;

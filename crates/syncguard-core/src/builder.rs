@@ -36,6 +36,7 @@ pub(crate) struct Settings {
     pub(crate) dispose_timeout: Option<Duration>,
     pub(crate) on_release_error: Option<ReleaseErrorHandler>,
     pub(crate) clock: Clock,
+    pub(crate) wake_ups: bool,
 }
 
 impl<F: FenceToken> LocksBuilder<F> {
@@ -47,6 +48,7 @@ impl<F: FenceToken> LocksBuilder<F> {
                 dispose_timeout: None,
                 on_release_error: None,
                 clock: Clock::default(),
+                wake_ups: true,
             },
             observers: Observers::default(),
         }
@@ -81,6 +83,13 @@ impl<F: FenceToken> LocksBuilder<F> {
         handler: impl Fn(&ReleaseFailure) + Send + Sync + 'static,
     ) -> Self {
         self.settings.on_release_error = Some(ReleaseErrorHandler::new(handler));
+        self
+    }
+
+    /// Whether callers that wait are woken by the store when a key becomes free, where the store can do
+    /// that. Default: `true`. Without wake-ups they poll.
+    pub fn wake_ups(mut self, wake_ups: bool) -> Self {
+        self.settings.wake_ups = wake_ups;
         self
     }
 

@@ -15,12 +15,19 @@ pub use self::code::{ErrorCode, Operation};
 use crate::{LockId, LockKey};
 
 /// How a wait for a contended key went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WaitSummary {
-    /// Attempts that were made, the last one included.
+    /// Attempts that were made, the last one included: how often the store was asked. None if the
+    /// wait ended before its turn came.
     pub attempts: u32,
-    /// Time from the first attempt to the end of the wait.
+    /// How often it asked again only because time had passed.
+    pub polls: u32,
+    /// How often it asked again because the store said that the key may be free.
+    pub wake_ups: u32,
+    /// How often it asked again because a release of this process had ended.
+    pub hand_overs: u32,
+    /// Time from the call to the end of the wait.
     pub waited: Duration,
 }
 

@@ -10,6 +10,7 @@ use crate::backend::{AcquireRequest, AcquireResult, FenceToken};
 use crate::call::{Limits, Subject, after, current_runtime};
 use crate::error::Operation;
 use crate::extend::Renewal;
+use crate::line::Place;
 use crate::locks::was_refused;
 use crate::observe::{ReleaseErrorHandler, ReleaseFailure, ReleaseStage};
 use crate::reclaim::Reclaim;
@@ -77,6 +78,7 @@ pub(crate) async fn attempt<F: FenceToken>(
         renewal: None,
         on_release_error: options.on_release_error.clone(),
         armed: true,
+        place: None,
     };
     if let Some(fence) = grant.fence.fence() {
         fence.warn_near_the_end(key);
@@ -103,6 +105,8 @@ pub struct LockGuard<F: FenceToken = Fence> {
     renewal: Option<Renewal>,
     on_release_error: Option<ReleaseErrorHandler>,
     armed: bool,
+    /// Callers of this process wait until it is dropped.
+    place: Option<Place<F>>,
 }
 
 impl<F: FenceToken> LockGuard<F> {
@@ -142,6 +146,9 @@ impl<F: FenceToken> LockGuard<F> {
         let locks = self.locks();
         let result = locks.release_lock(id, Some(key), &limits, on_error).await;
         self.armed = result.as_ref().is_err_and(was_refused);
+        if !self.armed {
+            self.place = None;
+        }
         if let Some(renewal) = renewal {
             // Its runtime may stand still.
             let deadline = self.locks().deadline(started, &limits);
@@ -163,6 +170,11 @@ impl<F: FenceToken> LockGuard<F> {
             self.renewal = Some(Renewal::start(runtime, lease, self.ttl, options));
         }
         self
+    }
+
+    /// Keeps its place at the line of the key.
+    pub(crate) fn keep(&mut self, place: Place<F>) {
+        self.place = Some(place);
     }
 
     /// Lets go of a lease that is lost. Nothing is released where the store has said that there
@@ -215,9 +227,11 @@ impl<F: FenceToken> Drop for LockGuard<F> {
         };
         self.lease.end();
         let (lease, on_error) = (self.lease.clone(), self.on_release_error.take());
+        let place = self.place.take();
         self.locks().spawn(&runtime, async move {
             drop(renewal);
             dispose(&lease, on_error.as_ref()).await;
+            drop(place);
         });
     }
 }

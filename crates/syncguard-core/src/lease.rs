@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -248,6 +248,10 @@ impl<F: FenceToken> Lease<F> {
         Subject::new(operation).key(&self.0.key).lock_id(&self.0.id)
     }
 
+    pub(crate) fn downgrade(&self) -> WeakLease<F> {
+        WeakLease(Arc::downgrade(&self.0))
+    }
+
     pub(crate) fn locks(&self) -> &Locks<F> {
         &self.0.locks
     }
@@ -277,6 +281,15 @@ impl<F: FenceToken> Lease<F> {
         if changed {
             self.0.changed.notify_waiters();
         }
+    }
+}
+
+/// A lease, unless nobody has it any more.
+pub(crate) struct WeakLease<F: FenceToken>(Weak<State<F>>);
+
+impl<F: FenceToken> WeakLease<F> {
+    pub(crate) fn upgrade(&self) -> Option<Lease<F>> {
+        self.0.upgrade().map(Lease)
     }
 }
 

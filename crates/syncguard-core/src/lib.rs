@@ -58,6 +58,7 @@ mod guard;
 mod hash;
 mod key;
 mod lease;
+mod line;
 mod lock_id;
 mod lock_request;
 mod locks;

@@ -128,7 +128,7 @@ impl<F: FenceToken> LockRequest<F> {
         self.with(|options| options.timeout(timeout))
     }
 
-    /// See [`LockOptions::max_retries`]. Default: 10.
+    /// See [`LockOptions::max_retries`]. Default: no limit but the timeout.
     pub fn max_retries(self, retries: u32) -> Self {
         self.with(|options| options.max_retries(retries))
     }
@@ -136,6 +136,11 @@ impl<F: FenceToken> LockRequest<F> {
     /// See [`LockOptions::retry_delay`]. Default: 100 ms.
     pub fn retry_delay(self, delay: Duration) -> Self {
         self.with(|options| options.retry_delay(delay))
+    }
+
+    /// See [`LockOptions::max_retry_delay`]. Default: 1 s.
+    pub fn max_retry_delay(self, delay: Duration) -> Self {
+        self.with(|options| options.max_retry_delay(delay))
     }
 
     /// See [`LockOptions::backoff`]. Default: [`Backoff::Exponential`].
@@ -182,7 +187,16 @@ impl<F: FenceToken> TryLockRequest<F> {
         let subject = Subject::new(Operation::Acquire);
         let key = locks.admit(subject, key)?;
         let ttl = locks.admit(subject.key(&key), options.ttl.clone())?;
-        attempt(&locks, &key, ttl, &options, None).await
+        let attempted = attempt(&locks, &key, ttl, &options, None).await?;
+        Ok(match attempted {
+            Attempt::Acquired(mut guard) => {
+                let place = locks.lines().enter(&key);
+                place.hold(&guard);
+                guard.keep(place);
+                Attempt::Acquired(guard)
+            }
+            locked => locked,
+        })
     }
 
     /// Runs `section` under the lock and releases it, or returns `None` if someone else holds the key.

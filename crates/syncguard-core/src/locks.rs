@@ -17,6 +17,7 @@ use crate::backend::{
 use crate::builder::{LocksBuilder, Settings};
 use crate::call::{Limits, Subject, current_runtime};
 use crate::error::Operation;
+use crate::line::Lines;
 use crate::observe::{
     Listeners, Observer, Observers, ReleaseErrorHandler, ReleaseFailure, ReleaseStage,
 };
@@ -68,6 +69,7 @@ pub(crate) struct Store<F: FenceToken> {
     /// Cancelled by `close`.
     pub(crate) closed: CancellationToken,
     pub(crate) reclaimer: Reclaimer<F>,
+    lines: Lines<F>,
     listeners: Arc<Listeners>,
 }
 
@@ -93,6 +95,7 @@ impl<F: FenceToken> Store<F> {
             background,
             closed: CancellationToken::new(),
             reclaimer: Reclaimer::default(),
+            lines: Lines::default(),
             listeners,
         }
     }
@@ -198,7 +201,9 @@ impl<F: FenceToken> Locks<F> {
         let (locks, id) = (self.clone(), parse(id));
         Request::new(move |limits| async move {
             let id = locks.admit(Subject::new(Operation::Release), id)?;
-            locks.release_lock(&id, None, &limits, None).await
+            let released = locks.release_lock(&id, None, &limits, None).await?;
+            locks.lines().released(&id);
+            Ok(released)
         })
     }
 
@@ -409,6 +414,10 @@ impl<F: FenceToken> Locks<F> {
 
     pub(crate) fn settings(&self) -> &Settings {
         &self.0.store.settings
+    }
+
+    pub(crate) fn lines(&self) -> &Lines<F> {
+        &self.0.store.lines
     }
 
     pub(crate) fn observers(&self) -> &Observers {

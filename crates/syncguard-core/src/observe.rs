@@ -133,6 +133,8 @@ pub struct WaitStart<'a> {
     pub backend: &'static str,
     /// The key. Its text is sensitive.
     pub key: &'a LockKey,
+    /// How many callers of this process were ahead in the line.
+    pub ahead: usize,
 }
 
 /// A wait that ended.

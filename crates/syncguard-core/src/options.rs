@@ -20,7 +20,6 @@ use crate::{AutoExtend, Backoff, Jitter, LockError, Ttl};
 /// let patient = LockOptions::new()
 ///     .ttl(Duration::from_secs(60))
 ///     .timeout(Duration::from_secs(30))
-///     .max_retries(1_000)
 ///     .backoff(Backoff::Fixed);
 /// let guard = locks.lock("report:daily").options(&patient).await?;
 /// # drop(guard);
@@ -33,8 +32,9 @@ use crate::{AutoExtend, Backoff, Jitter, LockError, Ttl};
 #[must_use]
 pub struct LockOptions {
     pub(crate) ttl: Result<Ttl, LockError>,
-    pub(crate) max_retries: u32,
+    pub(crate) max_retries: Option<u32>,
     pub(crate) retry_delay: Duration,
+    pub(crate) max_retry_delay: Duration,
     pub(crate) backoff: Backoff,
     pub(crate) jitter: Jitter,
     pub(crate) timeout: Duration,
@@ -47,8 +47,9 @@ impl Default for LockOptions {
     fn default() -> Self {
         Self {
             ttl: Ok(Ttl::DEFAULT),
-            max_retries: Self::DEFAULT_MAX_RETRIES,
+            max_retries: None,
             retry_delay: Self::DEFAULT_RETRY_DELAY,
+            max_retry_delay: Self::DEFAULT_MAX_RETRY_DELAY,
             backoff: Backoff::default(),
             jitter: Jitter::default(),
             timeout: Self::DEFAULT_TIMEOUT,
@@ -60,10 +61,10 @@ impl Default for LockOptions {
 }
 
 impl LockOptions {
-    /// Attempts after the first, when no number is given.
-    pub const DEFAULT_MAX_RETRIES: u32 = 10;
     /// Delay before the first retry, when none is given.
     pub const DEFAULT_RETRY_DELAY: Duration = Duration::from_millis(100);
+    /// Longest delay between retries, when none is given.
+    pub const DEFAULT_MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
     /// Limit of the whole wait, when none is given.
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -90,9 +91,13 @@ impl LockOptions {
         self
     }
 
-    /// Attempts after the first one. Default: 10.
+    /// Ends the wait after so many polls: attempts that are made only because a delay has passed.
+    /// Default: no limit but the timeout.
+    ///
+    /// With 0, it gives up as soon as an attempt finds the key held. Attempts for another reason do not
+    /// count: its turn in the line, or the end of the holder's lease.
     pub fn max_retries(mut self, retries: u32) -> Self {
-        self.max_retries = retries;
+        self.max_retries = Some(retries);
         self
     }
 
@@ -102,7 +107,17 @@ impl LockOptions {
         self
     }
 
-    /// How the delay grows. Default: [`Backoff::Exponential`].
+    /// Longest delay between retries. Default: 1 s. A longer [`retry_delay`](Self::retry_delay) counts
+    /// in its place.
+    ///
+    /// It is the longest time that a key can rest free before the wait notices.
+    pub fn max_retry_delay(mut self, delay: Duration) -> Self {
+        self.max_retry_delay = delay;
+        self
+    }
+
+    /// How the delay grows, up to the [longest](Self::max_retry_delay). Default:
+    /// [`Backoff::Exponential`].
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self

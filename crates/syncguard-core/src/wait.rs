@@ -2,17 +2,28 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::sync::SemaphorePermit;
+use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::backend::FenceToken;
+use crate::backend::{FenceToken, Watch, WatchRequest};
 use crate::call::{Limits, Subject, aborted, after};
 use crate::error::{Operation, WaitSummary};
 use crate::guard::attempt;
+use crate::line::{InLine, Place};
 use crate::observe::{WaitEnd, WaitOutcome, WaitStart};
-use crate::{ErrorCode, LockError, LockGuard, LockKey, LockOptions, Locks, Ttl};
+use crate::{
+    Attempt, Backoff, ErrorCode, Jitter, LockError, LockGuard, LockKey, LockOptions, Locks, Ttl,
+};
 
 /// Time kept back from a delay cut short, so that one more attempt fits in before the timeout.
 const LAST_ATTEMPT: Duration = Duration::from_millis(50);
+
+/// The shortest pause until the end of the holder's lease.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// How many wake-ups a wait heeds at the least; beyond that, one per millisecond. With a store whose
+/// watches end at once, time and again, it would ask without a pause.
+const LEAST_WAKE_UPS: u32 = 16;
 
 /// Waits for a key and acquires it.
 pub(crate) async fn wait<F: FenceToken>(
@@ -34,97 +45,272 @@ pub(crate) async fn wait<F: FenceToken>(
     let subject = subject.key(&key);
     let ready = || limits.check().and_then(|_| options.ttl.clone());
     let ttl = ready().map_err(|error| refused(subject, error))?;
-    let mut waiting = Waiting::start(locks, &key);
-    let result = waiting.contend(ttl, options, &limits).await;
+    let place = locks.lines().enter(&key);
+    let (in_line, ahead) = place.wait();
+    let mut waiting = Waiting::start(locks, &key, options, ahead);
+    let result = waiting.contend(ttl, &limits, &place, &in_line).await;
+    drop(in_line);
     waiting.end(&result);
-    result
+    let mut guard = result?;
+    guard.keep(place);
+    Ok(guard)
 }
 
 /// A wait in progress. Its end is reported to the observers, whatever that is.
 struct Waiting<'a, F: FenceToken> {
     locks: &'a Locks<F>,
     key: &'a LockKey,
+    options: &'a LockOptions,
     started: Instant,
-    attempts: u32,
+    deadline: Instant,
+    summary: WaitSummary,
+    /// How many pauses in a row ended when the store was to grant the key.
+    expired: u32,
     outcome: WaitOutcome,
 }
 
+/// Why a pause ended.
+enum Woken {
+    /// A release of this process ended.
+    Freed,
+    /// The store says that the key may be free. `false` if the watch is lost.
+    Changed(bool),
+    /// By its own account, the store grants the key now.
+    Expired,
+    /// For no reason: it is time to ask.
+    Poll,
+}
+
 impl<'a, F: FenceToken> Waiting<'a, F> {
-    fn start(locks: &'a Locks<F>, key: &'a LockKey) -> Self {
+    fn start(
+        locks: &'a Locks<F>,
+        key: &'a LockKey,
+        options: &'a LockOptions,
+        ahead: usize,
+    ) -> Self {
         let start = WaitStart {
             backend: locks.store().capabilities.backend,
             key,
+            ahead,
         };
         locks
             .observers()
             .notify(|observer| observer.wait_started(&start));
+        let started = Instant::now();
         Self {
             locks,
             key,
-            started: Instant::now(),
-            attempts: 0,
+            options,
+            started,
+            deadline: after(started, options.timeout),
+            summary: WaitSummary::default(),
+            expired: 0,
             outcome: WaitOutcome::Abandoned,
         }
     }
 
-    /// Tries until the options say to stop.
+    /// Waits for its turn, then asks until the options say to stop.
     async fn contend(
         &mut self,
         ttl: Ttl,
-        options: &LockOptions,
         limits: &Limits,
+        place: &Place<F>,
+        in_line: &InLine<'_, F>,
     ) -> Result<LockGuard<F>, LockError> {
-        let deadline = after(self.started, options.timeout);
-        let mut retries = 0;
+        let turn = in_line.try_turn();
+        let mut ask = turn.is_some();
+        let _turn = match turn {
+            Some(turn) => turn,
+            None => self.turn(limits, place, in_line).await?,
+        };
+        // Who comes to an empty line asks at once. Who was behind a caller that was granted the key
+        // waits for that caller's release.
+        ask = ask || place.held_for().is_none();
+        let mut free_in = None;
+        let mut watch = None;
         loop {
-            self.attempts = self.attempts.saturating_add(1);
-            match attempt(self.locks, self.key, ttl, options, Some(deadline)).await {
-                Ok(attempt) => {
-                    if let Some(guard) = attempt.acquired() {
+            if ask {
+                if let Some(pause) = place.stand_back() {
+                    self.stand_back(pause, limits).await?;
+                }
+                match self.ask(ttl).await? {
+                    Attempt::Acquired(guard) => {
+                        place.hold(&guard);
                         return Ok(guard);
                     }
+                    Attempt::Locked { free_in: told } => free_in = told,
                 }
-                Err(error) if is_timeout(&error) && Instant::now() >= deadline => {
-                    return Err(self.unanswered(error));
-                }
-                Err(error) => return Err(error.with_wait(self.summary())),
-            }
-            if retries >= options.max_retries {
-                return Err(self.timed_out("the key was still held after the last retry"));
-            }
-            let mut pause = options
-                .backoff
-                .delay(options.jitter, options.retry_delay, retries);
-            let left = deadline.saturating_duration_since(Instant::now());
-            if pause >= left {
-                // Too long: ask once more a little before the timeout instead.
-                pause = left.saturating_sub(LAST_ATTEMPT);
-                if pause.is_zero() {
-                    return Err(self.timed_out("the key stayed held until the timeout"));
+                place.refused();
+                if self
+                    .options
+                    .max_retries
+                    .is_some_and(|most| self.summary.polls >= most)
+                {
+                    return Err(self.timed_out("the key was still held after the last retry"));
                 }
             }
-            tokio::select! {
-                biased;
-                () = limits.cancelled() => {
-                    let error = aborted().with_operation(Operation::Lock);
-                    return Err(error.with_key(self.key).with_wait(self.summary()));
-                }
-                () = sleep(pause) => {}
+            ask = true;
+            // While a guard of this process holds the key, its release is all to wait for.
+            if watch.is_none() && place.held_for().is_none() {
+                watch = self.watch(limits).await?;
             }
-            retries += 1;
+            match self.pause(limits, place, free_in, &mut watch).await? {
+                Woken::Freed => self.summary.hand_overs = self.summary.hand_overs.saturating_add(1),
+                Woken::Changed(in_place) => {
+                    self.summary.wake_ups = self.summary.wake_ups.saturating_add(1);
+                    if !in_place || self.summary.wake_ups >= self.trusted_wake_ups() {
+                        watch = None;
+                    }
+                }
+                Woken::Expired => {}
+                Woken::Poll => self.summary.polls = self.summary.polls.saturating_add(1),
+            }
         }
+    }
+    /// Waits until nobody is ahead of it.
+    async fn turn<'p>(
+        &self,
+        limits: &Limits,
+        place: &Place<F>,
+        in_line: &InLine<'p, F>,
+    ) -> Result<SemaphorePermit<'p>, LockError> {
+        tokio::select! {
+            biased;
+            () = limits.cancelled() => Err(self.aborted()),
+            turn = in_line.turn() => Ok(turn),
+            () = sleep_until(self.deadline) => Err(self.held_until_the_timeout(place)),
+        }
+    }
+
+    /// Lets callers of other processes go first.
+    async fn stand_back(&self, pause: Duration, limits: &Limits) -> Result<(), LockError> {
+        tokio::select! {
+            biased;
+            () = limits.cancelled() => Err(self.aborted()),
+            () = sleep_until(self.deadline.min(Instant::now() + pause)) => Ok(()),
+        }
+    }
+
+    /// Asks once.
+    async fn ask(&mut self, ttl: Ttl) -> Result<Attempt<F>, LockError> {
+        self.summary.attempts = self.summary.attempts.saturating_add(1);
+        let deadline = Some(self.deadline);
+        let result = attempt(self.locks, self.key, ttl, self.options, deadline).await;
+        result.map_err(|error| {
+            if is_timeout(&error) && Instant::now() >= self.deadline {
+                self.unanswered(error)
+            } else {
+                error.with_wait(self.summary())
+            }
+        })
+    }
+
+    /// Watches the key, if the store can. Without a watch, the caller polls.
+    async fn watch(&mut self, limits: &Limits) -> Result<Option<Watch>, LockError> {
+        if !self.locks.settings().wake_ups || self.summary.wake_ups >= self.trusted_wake_ups() {
+            return Ok(None);
+        }
+        let limits = Limits {
+            token: limits.token.clone(),
+            deadline: Some(self.deadline),
+        };
+        let subject = Subject::new(Operation::Lock).key(self.key);
+        let send = |deadline| {
+            let request = WatchRequest::new(self.key, deadline);
+            self.locks.backend().watch(request)
+        };
+        match self.locks.bounded(subject, &limits, send).await {
+            Err(error) if error.code() == ErrorCode::Aborted => {
+                Err(error.with_wait(self.summary()))
+            }
+            Err(_) => Ok(None),
+            watch => watch,
+        }
+    }
+
+    /// Waits until there is a reason to ask again. `free_in` is what the store said last.
+    async fn pause(
+        &mut self,
+        limits: &Limits,
+        place: &Place<F>,
+        free_in: Option<Duration>,
+        watch: &mut Option<Watch>,
+    ) -> Result<Woken, LockError> {
+        let options = self.options;
+        let longest = options.max_retry_delay.max(options.retry_delay);
+        let (mut pause, mut woken) = match place.held_for() {
+            // Its guard says when it is released. But anyone may release by id.
+            Some(left) => (left.min(options.max_retry_delay), Woken::Poll),
+            None => {
+                let (base, polls) = (options.retry_delay, self.summary.polls);
+                let pause = options.backoff.delay(options.jitter, base, longest, polls);
+                (pause, Woken::Poll)
+            }
+        };
+        // Clocks differ by a little. A store that is wrong about it time and again is asked ever later.
+        let at_least = Backoff::Exponential.delay(Jitter::None, SHORTEST, longest, self.expired);
+        if let Some(free_in) = free_in.map(|free_in| free_in.max(at_least))
+            && free_in < pause
+        {
+            (pause, woken) = (free_in, Woken::Expired);
+        }
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let last = pause >= left && left <= LAST_ATTEMPT;
+        if last {
+            pause = left;
+        } else if pause >= left {
+            // Too long: ask once more a little before the timeout instead.
+            pause = left - LAST_ATTEMPT;
+        }
+        let woken = tokio::select! {
+            biased;
+            () = limits.cancelled() => return Err(self.aborted()),
+            () = place.freed() => Woken::Freed,
+            in_place = changed(watch) => Woken::Changed(in_place),
+            () = sleep(pause) => match last {
+                true => return Err(self.held_until_the_timeout(place)),
+                false => woken,
+            }
+        };
+        self.expired = match woken {
+            Woken::Expired => self.expired.saturating_add(1),
+            _ => 0,
+        };
+        Ok(woken)
+    }
+
+    /// How many wake-ups it heeds in the time since it began.
+    fn trusted_wake_ups(&self) -> u32 {
+        let waited = self.started.elapsed().as_millis();
+        LEAST_WAKE_UPS.saturating_add(waited.try_into().unwrap_or(u32::MAX))
     }
 
     fn summary(&self) -> WaitSummary {
         WaitSummary {
-            attempts: self.attempts,
             waited: self.started.elapsed(),
+            ..self.summary
         }
+    }
+
+    fn aborted(&self) -> LockError {
+        aborted()
+            .with_operation(Operation::Lock)
+            .with_key(self.key)
+            .with_wait(self.summary())
+    }
+
+    fn held_until_the_timeout(&self, place: &Place<F>) -> LockError {
+        self.timed_out(match place.held_for() {
+            Some(_) => "a guard of this process held the key until the timeout",
+            None => "the key stayed held until the timeout",
+        })
     }
 
     fn timed_out(&self, cause: &str) -> LockError {
         let summary = self.summary();
-        let WaitSummary { attempts, waited } = summary;
+        let WaitSummary {
+            attempts, waited, ..
+        } = summary;
         let plural = if attempts == 1 { "" } else { "s" };
         let message = format!("gave up after {attempts} attempt{plural} in {waited:.1?}: {cause}");
         LockError::new(ErrorCode::AcquisitionTimeout, message)
@@ -166,6 +352,14 @@ impl<F: FenceToken> Drop for Waiting<'_, F> {
             outcome: self.outcome,
         };
         observers.notify(|observer| observer.wait_ended(&end));
+    }
+}
+
+/// Resolves when the store says that the key may be free, with whether the watch is still in place.
+async fn changed(watch: &mut Option<Watch>) -> bool {
+    match watch {
+        Some(watch) => watch.changed().await.is_ok(),
+        None => std::future::pending().await,
     }
 }
 

@@ -55,8 +55,9 @@ async fn waits_for_the_holder() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timed_out_wait_says_how_often_how_long_and_why() {
-    let locks = Locks::new(MemoryBackend::default());
-    let _holder = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
+    let store = MemoryBackend::default();
+    let (locks, elsewhere) = (Locks::new(store.clone()), Locks::new(store));
+    let _holder = elsewhere.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
     let (started, timeout) = (Instant::now(), Duration::from_secs(2));
     let options = LockOptions::new().timeout(timeout).max_retries(1_000);
     let error = locks

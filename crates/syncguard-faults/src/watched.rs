@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    LockBackend, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter,
+    LockBackend, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter, Watch,
+    WatchRequest,
 };
 use syncguard_core::observe::Operation;
 use syncguard_core::{
@@ -235,6 +236,10 @@ impl<B: LockBackend> LockBackend for Watched<B> {
 
     async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
         self.backend.is_locked(request).await
+    }
+
+    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
+        self.backend.watch(request).await
     }
 
     fn attach(&self, reporter: Reporter) {

@@ -13,7 +13,7 @@ use crate::error;
 const LIMIT: u32 = 20;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
-const MOST_DOUBLINGS: u32 = 5;
+const LONGEST_PAUSE: Duration = Duration::from_millis(128);
 
 #[derive(Debug, Default)]
 pub(crate) struct Rereads {
@@ -31,9 +31,8 @@ impl Rereads {
         if self.done == LIMIT {
             return Err(error::of_contention(moved));
         }
-        let doublings = self.done.min(MOST_DOUBLINGS);
+        let pause = Backoff::Exponential.delay(Jitter::Full, FIRST_PAUSE, LONGEST_PAUSE, self.done);
         self.done += 1;
-        let pause = Backoff::Exponential.delay(Jitter::Full, FIRST_PAUSE, doublings);
         let next = Instant::now() + pause;
         if next >= deadline {
             return Err(error::of_contention(moved));

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, ExtendRequest, FailureReason, Grant,
     IsLockedRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest,
-    ReleaseRequest, TIME_TOLERANCE_MS, TimeAuthority, is_live,
+    ReleaseRequest, TIME_TOLERANCE_MS, TimeAuthority, Watch, WatchKey, WatchRequest, Watcher,
+    Watchers, is_live,
 };
 use syncguard_core::{
     ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
@@ -20,6 +22,7 @@ use crate::clock::{Clock, ManualClock};
 #[derive(Clone)]
 pub struct MemoryBackend {
     state: Arc<Mutex<State>>,
+    watchers: Watchers,
     clock: Clock,
 }
 
@@ -50,6 +53,7 @@ impl MemoryBackend {
     pub fn new() -> Self {
         Self {
             state: Arc::default(),
+            watchers: Watchers::default(),
             clock: Clock::machine(),
         }
     }
@@ -59,6 +63,7 @@ impl MemoryBackend {
     pub fn with_clock(clock: ManualClock) -> Self {
         Self {
             state: Arc::default(),
+            watchers: Watchers::default(),
             clock: Clock::Manual(clock),
         }
     }
@@ -66,6 +71,13 @@ impl MemoryBackend {
     /// Sets the fence counter of a key, as a store with a history would have it. For tests.
     pub fn set_fence_counter(&self, key: &LockKey, counter: u64) {
         self.lock().fence_counters.insert(key.clone(), counter);
+    }
+
+    fn is_held(&self, key: &LockKey) -> bool {
+        let state = self.lock();
+        let now_ms = self.clock.now_ms();
+        let held = state.locks.get(key);
+        held.is_some_and(|held| held.is_live(now_ms))
     }
 
     /// The state, consistent even if another holder of the mutex panicked: no method leaves it half
@@ -170,7 +182,9 @@ impl LockBackend for MemoryBackend {
             return Ok(if ours {
                 AcquireResult::Acquired(held.grant())
             } else {
-                AcquireResult::locked()
+                let free_at_ms = held.expires_at_ms.saturating_add(TIME_TOLERANCE_MS);
+                let free_in_ms = u64::try_from(free_at_ms.saturating_sub(now_ms)).unwrap_or(1);
+                AcquireResult::locked_for(Duration::from_millis(free_in_ms))
             });
         }
         let counter = state
@@ -205,6 +219,7 @@ impl LockBackend for MemoryBackend {
         };
         state.locks.remove(&key);
         state.holders.remove(request.id);
+        self.watchers.wake(key.as_str());
         Ok(ReleaseResult::Released)
     }
 
@@ -246,10 +261,15 @@ impl LockBackend for MemoryBackend {
     }
 
     async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
-        let state = self.lock();
-        let now_ms = self.clock.now_ms();
-        let held = state.locks.get(request.key);
-        Ok(held.is_some_and(|held| held.is_live(now_ms)))
+        Ok(self.is_held(request.key))
+    }
+
+    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
+        Ok(Some(Watch::new(Watched {
+            key: request.key.clone(),
+            watcher: self.watchers.watch(request.key.as_str()),
+            backend: self.clone(),
+        })))
     }
 
     async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
@@ -265,5 +285,21 @@ impl LockBackend for MemoryBackend {
             "locks and fences live in this process, and end with it",
             "nothing, in a single process or in tests; between processes use another store",
         )])
+    }
+}
+
+/// A key that somebody waits for.
+struct Watched {
+    key: LockKey,
+    watcher: Watcher,
+    backend: MemoryBackend,
+}
+
+impl WatchKey for Watched {
+    async fn changed(&mut self) -> Result<(), LockError> {
+        if self.backend.is_held(&self.key) {
+            self.watcher.woken().await;
+        }
+        Ok(())
     }
 }

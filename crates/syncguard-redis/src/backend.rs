@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    LockBackend, Lookup, LookupRequest, PreflightRequest, ReleaseRequest, TimeAuthority,
+    LockBackend, Lookup, LookupRequest, PreflightRequest, ReleaseRequest, TimeAuthority, Watch,
+    WatchRequest,
 };
 use syncguard_core::{ExtendResult, Fence, Finding, LockError, LockInfoDebug, ReleaseResult};
 
@@ -13,6 +14,7 @@ use crate::cleanup::Cleanup;
 use crate::names::Names;
 use crate::preflight;
 use crate::record;
+use crate::wake_ups::WakeUps;
 use crate::wire::Clients;
 use crate::wire::script::{self, ACQUIRE, EXTEND, READ_ID, READ_KEY, RELEASE};
 
@@ -24,6 +26,7 @@ pub struct RedisBackend {
     clients: Clients,
     names: Arc<Names>,
     cleanup: Option<Cleanup>,
+    wake_ups: WakeUps,
 }
 
 impl RedisBackend {
@@ -32,6 +35,7 @@ impl RedisBackend {
             clients,
             names: Arc::new(names),
             cleanup: cleanup_in_is_locked.then(Cleanup::default),
+            wake_ups: WakeUps::default(),
         }
     }
 }
@@ -131,6 +135,14 @@ impl LockBackend for RedisBackend {
         Ok(live)
     }
 
+    /// By client tracking, on a connection that the first wait opens.
+    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
+        let name = self.names.lock(request.key)?;
+        self.wake_ups
+            .watch(&self.clients, name, request.deadline)
+            .await
+    }
+
     /// Sends `INFO` and `CONFIG GET`, where the user may, and a script that checks permissions and
     /// writes nothing. On a cluster they go to the node that has the locks.
     async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
@@ -140,6 +152,7 @@ impl LockBackend for RedisBackend {
     /// Refuses further calls, waits for those in flight, and closes the connection that
     /// [`connect`](Self::connect) opened. A client or pool that the application passed in stays open.
     async fn close(&self, request: CloseRequest) -> Result<(), LockError> {
+        self.wake_ups.close().await;
         self.clients.close(request.deadline).await
     }
 }

@@ -7,7 +7,8 @@ use fred::error::{Error, ErrorKind};
 use fred::interfaces::ClientLike as _;
 use fred::types::Builder;
 use fred::types::config::{
-    Config, ConnectionConfig, ReconnectPolicy, ServerConfig, TcpConfig, UnresponsiveConfig,
+    Config, ConnectionConfig, PerformanceConfig, ReconnectPolicy, ServerConfig, TcpConfig,
+    UnresponsiveConfig,
 };
 use syncguard_core::observe::Operation;
 use syncguard_core::{ErrorCode, LockError};
@@ -79,31 +80,7 @@ impl RedisBackend {
         require_timeout(timeout)?;
         let config = parse(url).map_err(during_setup)?;
         require_one_slot(&names, config.server.is_clustered())?;
-        let client = build(config.clone(), timeout)?;
-        if config.server.is_clustered() {
-            let detour = Detour::new(config.uses_tls(), timeout);
-            client.set_resolver(detour).await;
-        }
-
-        let connection = async {
-            let connected = established(&client, Connection(client.connect())).await;
-            match connected {
-                Err(error) if is_other_protocol(&error) => {
-                    Err(stranger(&config).await.unwrap_or(error))
-                }
-                Err(error) => Err(refused_by_sentinel(&config, timeout).await.unwrap_or(error)),
-                connected => connected,
-            }
-        };
-        let connection = tokio::time::timeout(timeout, connection)
-            .await
-            .unwrap_or_else(|_| {
-                let message = format!("Redis did not answer within {timeout:.1?}");
-                Err(during_setup(LockError::new(
-                    ErrorCode::NetworkTimeout,
-                    message,
-                )))
-            })?;
+        let (client, connection) = open(config, timeout).await?;
         let clients = Clients::new(vec![client], Some(connection), slot(&names), timeout);
         Ok(Self::from_parts(clients, names, cleanup_in_is_locked))
     }
@@ -293,6 +270,38 @@ fn require_tls(requested: bool, configured: bool) -> Result<(), LockError> {
     Ok(())
 }
 
+/// Makes a client and connects it. Dropped, the connection ends.
+pub(crate) async fn open(
+    config: Config,
+    timeout: Duration,
+) -> Result<(Client, Connection), LockError> {
+    let client = build(config.clone(), timeout)?;
+    if config.server.is_clustered() {
+        let detour = Detour::new(config.uses_tls(), timeout);
+        client.set_resolver(detour).await;
+    }
+    let connection = async {
+        let connected = established(&client, Connection(client.connect())).await;
+        match connected {
+            Err(error) if is_other_protocol(&error) => {
+                Err(stranger(&config).await.unwrap_or(error))
+            }
+            Err(error) => Err(refused_by_sentinel(&config, timeout).await.unwrap_or(error)),
+            connected => connected,
+        }
+    };
+    let connection = tokio::time::timeout(timeout, connection)
+        .await
+        .unwrap_or_else(|_| {
+            let message = format!("Redis did not answer within {timeout:.1?}");
+            Err(during_setup(LockError::new(
+                ErrorCode::NetworkTimeout,
+                message,
+            )))
+        })?;
+    Ok((client, connection))
+}
+
 fn build(config: Config, timeout: Duration) -> Result<Client, LockError> {
     let (first, last, growth) = RECONNECT;
     let mut policy = ReconnectPolicy::new_exponential(0, first, last, growth);
@@ -302,6 +311,11 @@ fn build(config: Config, timeout: Duration) -> Result<Client, LockError> {
         ..config
     })
     .set_policy(policy)
+    .set_performance_config(PerformanceConfig {
+        // Events of connections, and of keys that are waited for.
+        broadcast_channel_capacity: 1_024,
+        ..PerformanceConfig::default()
+    })
     .set_connection_config(ConnectionConfig {
         connection_timeout: timeout,
         internal_command_timeout: timeout,

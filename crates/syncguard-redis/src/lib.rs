@@ -71,6 +71,7 @@ mod record;
     not(feature = "native-tls")
 ))]
 mod tls;
+mod wake_ups;
 mod wire;
 
 pub use fred;

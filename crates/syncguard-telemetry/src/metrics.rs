@@ -21,6 +21,7 @@ const BACKEND: &str = "syncguard.backend.name";
 const OPERATION: &str = "syncguard.operation.name";
 const RESULT: &str = "syncguard.operation.result";
 const REASON: &str = "syncguard.operation.reason";
+const WAKE_REASON: &str = "syncguard.wake.reason";
 const RECLAIM_RESULT: &str = "syncguard.reclaim.result";
 const ERROR_TYPE: &str = "error.type";
 
@@ -35,6 +36,9 @@ const WAIT_BUCKETS: [f64; 12] = [
     0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
 
+/// Callers: from nobody ahead to what one process can hold.
+const LINE_BUCKETS: [f64; 8] = [0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0, 10_000.0];
+
 /// Seconds: from a short critical section to a nightly job.
 const HOLD_BUCKETS: [f64; 12] = [
     0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
@@ -48,6 +52,8 @@ pub(crate) struct Metrics {
     lost: Counter<u64>,
     waiting: UpDownCounter<i64>,
     wait_time: Histogram<f64>,
+    line_length: Histogram<u64>,
+    wakes: Counter<u64>,
     reclaims: Counter<u64>,
     clock_skew: Gauge<f64>,
     /// By the backend's name.
@@ -112,6 +118,17 @@ impl Metrics {
                 )
                 .with_boundaries(WAIT_BUCKETS.to_vec())
                 .build(),
+            line_length: meter
+                .u64_histogram("syncguard.lock.line_length")
+                .with_unit("{caller}")
+                .with_description("Callers of this process ahead of one that begins to wait.")
+                .with_boundaries(LINE_BUCKETS.to_vec())
+                .build(),
+            wakes: meter
+                .u64_counter("syncguard.lock.wakes")
+                .with_unit("{wake}")
+                .with_description("Reasons why callers that wait asked again.")
+                .build(),
             reclaims: meter
                 .u64_counter("syncguard.lock.reclaims")
                 .with_unit("{call}")
@@ -127,12 +144,26 @@ impl Metrics {
     }
 
     pub(crate) fn wait_started(&self, wait: &WaitStart<'_>) {
-        self.waiting.add(1, &[backend_name(wait.backend)]);
+        let backend = [backend_name(wait.backend)];
+        self.waiting.add(1, &backend);
+        self.line_length
+            .record(wait.ahead.try_into().unwrap_or(u64::MAX), &backend);
     }
 
     pub(crate) fn wait_ended(&self, wait: &WaitEnd<'_>) {
         let backend = backend_name(wait.backend);
         self.waiting.add(-1, std::slice::from_ref(&backend));
+        let summary = wait.summary;
+        for (reason, times) in [
+            ("poll", summary.polls),
+            ("wake-up", summary.wake_ups),
+            ("hand-over", summary.hand_overs),
+        ] {
+            if times > 0 {
+                let reason = KeyValue::new(WAKE_REASON, reason);
+                self.wakes.add(times.into(), &[backend.clone(), reason]);
+            }
+        }
         let error_type = match wait.outcome {
             WaitOutcome::Granted => None,
             WaitOutcome::Failed(code) => Some(code.as_str()),

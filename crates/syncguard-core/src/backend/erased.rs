@@ -7,7 +7,7 @@ use std::pin::Pin;
 use crate::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, FenceToken,
     IsLockedRequest, LockBackend, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest,
-    Reporter,
+    Reporter, Watch, WatchRequest,
 };
 use crate::{ExtendResult, Finding, LockError, LockInfoDebug, ReleaseResult};
 
@@ -21,6 +21,7 @@ pub(crate) trait ErasedBackend<F: FenceToken>: fmt::Debug + Send + Sync {
     fn lookup_raw<'a>(&'a self, request: LookupRequest<'a>)
     -> Answer<'a, Option<LockInfoDebug<F>>>;
     fn is_locked<'a>(&'a self, request: IsLockedRequest<'a>) -> Answer<'a, bool>;
+    fn watch<'a>(&'a self, request: WatchRequest<'a>) -> Answer<'a, Option<Watch>>;
     fn attach(&self, reporter: Reporter);
     fn preflight(&self, request: PreflightRequest) -> Answer<'_, Vec<Finding>>;
     fn purge_expired(&self, request: PurgeRequest) -> Answer<'_, u64>;
@@ -53,6 +54,10 @@ impl<B: LockBackend> ErasedBackend<B::Fence> for B {
 
     fn is_locked<'a>(&'a self, request: IsLockedRequest<'a>) -> Answer<'a, bool> {
         Box::pin(LockBackend::is_locked(self, request))
+    }
+
+    fn watch<'a>(&'a self, request: WatchRequest<'a>) -> Answer<'a, Option<Watch>> {
+        Box::pin(LockBackend::watch(self, request))
     }
 
     fn attach(&self, reporter: Reporter) {

@@ -75,6 +75,12 @@ requests! {
         key: &'a LockKey,
     }
 
+    /// The request of [`LockBackend::watch`](super::LockBackend::watch).
+    WatchRequest<'a> {
+        /// The key.
+        key: &'a LockKey,
+    }
+
     /// The request of [`LockBackend::preflight`](super::LockBackend::preflight).
     PreflightRequest {}
 

@@ -93,6 +93,9 @@ impl<F: FenceToken> Job<F> {
     pub(super) async fn attempt(self) -> Attempted<F> {
         match self.release().await {
             Ok(ReleaseResult::Released) => {
+                if let Some(key) = &self.key {
+                    self.locks.lines().freed(key);
+                }
                 self.end(ReclaimResult::Released);
                 Attempted::Answered(None)
             }
@@ -189,6 +192,6 @@ impl<F: FenceToken> Job<F> {
 
 /// The pause after so many failures in a row, since a store went away.
 pub(super) fn pause_after(failures: u32, away: Duration) -> Duration {
-    let pause = Backoff::Exponential.delay(Jitter::Equal, FIRST_PAUSE, failures);
-    pause.min(LONGEST_PAUSE.max(away / PAUSES_PER_TIME_AWAY))
+    let longest = LONGEST_PAUSE.max(away / PAUSES_PER_TIME_AWAY);
+    Backoff::Exponential.delay(Jitter::Equal, FIRST_PAUSE, longest, failures)
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    LockBackend, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter,
+    LockBackend, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter, Watch,
+    WatchRequest,
 };
 use syncguard_core::observe::Operation;
 use syncguard_core::{
@@ -184,6 +185,10 @@ impl LockBackend for FaultyBackend {
     async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
         self.run(Operation::IsLocked, self.store.is_locked(request))
             .await
+    }
+
+    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
+        self.store.watch(request).await
     }
 
     fn attach(&self, reporter: Reporter) {

@@ -214,7 +214,6 @@ pub async fn a_holder_that_was_paused_past_its_ttl_finds_out_on_waking<T: Target
     let first = paused.await.expect("the holder has ended");
     let other = fixture.direct().await;
     let request = other.locks.lock(&key).timeout(BEFORE_LONG);
-    let request = request.max_retries(u32::MAX);
     let others = request
         .retry_delay(Duration::from_millis(20))
         .run(async |lease| lease.fence())

@@ -6,8 +6,8 @@ use std::time::Duration;
 use fred::clients::Client;
 use fred::error::Error;
 use fred::interfaces::ClientLike as _;
-use fred::types::config::Options;
-use fred::types::{ClusterHash, CustomCommand, Value};
+use fred::types::config::{Config, Options};
+use fred::types::{ClusterHash, CustomCommand, RespVersion, Value};
 use syncguard_core::LockError;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::connect;
 use crate::error::{CommandError, still_in_flight};
 use crate::pace::Pace;
 use crate::wire::keep_alive::keep_alive;
@@ -266,6 +267,34 @@ impl Clients {
         let index = mixed.checked_rem(clients.len());
         let client = index.and_then(|index| clients.get(index));
         client.ok_or(CommandError::EMPTY_POOL)
+    }
+
+    /// A further connection, of the same configuration but for the protocol.
+    pub(crate) async fn another(&self, deadline: Instant) -> Result<(Client, Self), LockError> {
+        let client = self.client("").map_err(|error| error.of_read())?;
+        let config = Config {
+            version: RespVersion::RESP3,
+            ..client.client_config()
+        };
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        let (another, connection) = connect::open(config, timeout).await?;
+        let slot = match self.0.options.cluster_hash {
+            Some(ClusterHash::Custom(slot)) => Some(slot),
+            _ => None,
+        };
+        let clients = Self::new(
+            vec![another.clone()],
+            Some(connection),
+            slot,
+            self.0.timeout,
+        );
+        Ok((another, clients))
+    }
+
+    /// Whether the driver's task, of a client that the backend itself made, goes on.
+    pub(crate) fn are_alive(&self) -> bool {
+        let connection = self.0.connection.as_ref();
+        connection.is_some_and(|connection| !connection.0.is_finished())
     }
 
     /// Refuses further calls, and closes the client that the backend itself made once no call is in

@@ -21,3 +21,4 @@ mod storm;
 mod tls;
 mod unknown_outcomes;
 mod waiting;
+mod wake_ups;

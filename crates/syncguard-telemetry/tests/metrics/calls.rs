@@ -75,6 +75,7 @@ async fn units_are_those_of_the_conventions() {
         ("syncguard.lock.lost", "{lock}"),
         ("syncguard.lock.waiting", "{caller}"),
         ("syncguard.lock.wait_time", "s"),
+        ("syncguard.lock.line_length", "{caller}"),
         ("syncguard.lock.reclaims", "{call}"),
         ("syncguard.clock.skew", "s"),
     ] {

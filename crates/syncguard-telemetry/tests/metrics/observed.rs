@@ -30,6 +30,8 @@ async fn callers_that_wait_are_counted_and_their_waits_timed() {
     };
     let (granted, seen) = tokio::join!(granted, watch);
     assert_eq!(seen, 1.0);
+    let wakes = [("syncguard.wake.reason=hand-over".to_owned(), 1.0)];
+    assert_eq!(sdk.points("syncguard.lock.wakes"), wakes.into());
     let in_section = granted.unwrap().into_value();
     assert_eq!(in_section, 0.0, "a holder does not wait");
     let longest = sdk.read("syncguard.lock.wait_time", |metric| match metric.data() {

@@ -1,0 +1,116 @@
+//! [`Watchers`]: who in this process watches which key.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+/// Who in this process watches which key: for backends that hear of many keys in one place, such as one
+/// connection. Clones share everything.
+///
+/// A key is any text, such as the store's name for it. Nothing is kept of keys that nobody watches.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// use syncguard_core::backend::Watchers;
+///
+/// let watchers = Watchers::default();
+/// let mut watcher = watchers.watch("payment:42");
+/// watchers.wake("payment:42");
+/// watcher.woken().await;
+/// drop(watcher);
+/// assert!(watchers.is_empty());
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct Watchers(Arc<Mutex<Keys>>);
+
+type Keys = HashMap<Arc<str>, watch::Sender<()>>;
+
+impl Watchers {
+    /// Watches a key.
+    #[must_use]
+    pub fn watch(&self, key: &str) -> Watcher {
+        let key: Arc<str> = key.into();
+        let mut keys = self.keys();
+        let sender = keys.entry(Arc::clone(&key));
+        Watcher {
+            woken: sender.or_insert_with(|| watch::channel(()).0).subscribe(),
+            key,
+            watchers: self.clone(),
+        }
+    }
+
+    /// Wakes who watches this key.
+    pub fn wake(&self, key: &str) {
+        if let Some(sender) = self.keys().get(key) {
+            sender.send_replace(());
+        }
+    }
+
+    /// Wakes who watches any key.
+    pub fn wake_all(&self) {
+        for sender in self.keys().values() {
+            sender.send_replace(());
+        }
+    }
+
+    /// Whether nobody watches any key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys().is_empty()
+    }
+
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Watchers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watchers")
+            .field("keys", &self.keys().len())
+            .finish()
+    }
+}
+
+/// One that watches a key, made by [`Watchers::watch`].
+pub struct Watcher {
+    woken: watch::Receiver<()>,
+    key: Arc<str>,
+    watchers: Watchers,
+}
+
+impl Watcher {
+    /// Resolves once it was woken since it was made, since the last call resolved, or since it was
+    /// [reset](Self::reset).
+    ///
+    /// # Cancel safety
+    /// Safe: a wake-up stays until a call has resolved.
+    pub async fn woken(&mut self) {
+        // The sender lives for as long as anyone watches.
+        let _ = self.woken.changed().await;
+    }
+
+    /// Forgets a wake-up.
+    pub fn reset(&mut self) {
+        self.woken.mark_unchanged();
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let mut keys = self.watchers.keys();
+        let sender = keys.get(&self.key);
+        if sender.is_some_and(|sender| sender.receiver_count() == 1) {
+            keys.remove(&self.key);
+        }
+    }
+}
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watcher")
+    }
+}

@@ -1,0 +1,390 @@
+//! [`Lines`]: callers of `lock` in one process wait for a key in order of arrival.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+
+use crate::backend::FenceToken;
+use crate::lease::WeakLease;
+use crate::{Lease, LockId, LockKey};
+
+/// The lines of all keys that somebody waits for, or that a guard of this process holds.
+pub(crate) struct Lines<F: FenceToken>(Arc<Shared<F>>);
+
+/// So many grants in a row to one process, while others want the key too, before it stands back. If
+/// nobody takes the key then, twice as many before the next time.
+const RUN: u32 = 2;
+const LONGEST_RUN: u32 = 64;
+
+/// For how long a process stands back: about as long as it takes the others to be woken and to ask.
+const STAND_BACK: Duration = Duration::from_millis(1);
+
+/// For how long after a refusal others are taken to want the key. Others that poll ask as often.
+const CONTENDED_FOR: Duration = Duration::from_secs(1);
+
+struct Shared<F: FenceToken> {
+    lines: Mutex<Keys<F>>,
+    /// How many callers wait, for any key.
+    waiting: AtomicUsize,
+}
+
+struct Keys<F: FenceToken> {
+    entries: HashMap<LockKey, Entry<F>>,
+    /// Lines that are kept for a while without a place, since others want their keys, and until when.
+    resting: VecDeque<(Instant, LockKey)>,
+}
+
+struct Entry<F: FenceToken> {
+    line: Arc<Line<F>>,
+    /// How many places refer to the line.
+    places: usize,
+    /// It is kept without a place.
+    rests: bool,
+}
+
+struct Line<F: FenceToken> {
+    /// One permit, given in order of arrival. Only the caller that has it talks to the store.
+    turn: Semaphore,
+    waiting: AtomicUsize,
+    /// The lock that a guard of this process holds.
+    held: Mutex<Option<(LockId, WeakLease<F>)>>,
+    share: Mutex<Share>,
+    /// The key may have become free: a release of this process ended.
+    freed: Notify,
+}
+
+/// What this process got of a key that others want too.
+#[derive(Debug)]
+struct Share {
+    /// When the key was last seen held by others.
+    refused_at: Option<Instant>,
+    /// Grants in a row since then.
+    run: u32,
+    longest_run: u32,
+    /// It has stood back, and not asked since.
+    stood_back: bool,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self {
+            refused_at: None,
+            run: 0,
+            longest_run: RUN,
+            stood_back: false,
+        }
+    }
+}
+
+impl Share {
+    fn granted(&mut self) {
+        self.run = self.run.saturating_add(1);
+        if self.stood_back {
+            // Nobody took it.
+            self.stood_back = false;
+            self.longest_run = LONGEST_RUN.min(self.longest_run * 2);
+        }
+    }
+
+    fn refused(&mut self) {
+        *self = Self {
+            refused_at: Some(Instant::now()),
+            ..Self::default()
+        };
+    }
+
+    /// Until when others are taken to want the key.
+    fn contended_until(&self) -> Option<Instant> {
+        let until = self.refused_at? + CONTENDED_FOR;
+        (Instant::now() < until).then_some(until)
+    }
+
+    fn stand_back(&mut self) -> bool {
+        let due = self.run >= self.longest_run && self.contended_until().is_some();
+        if due {
+            self.run = 0;
+            self.stood_back = true;
+        }
+        due
+    }
+}
+
+impl<F: FenceToken> Lines<F> {
+    /// A place at the line of a key.
+    pub(crate) fn enter(&self, key: &LockKey) -> Place<F> {
+        let mut keys = unpoisoned(&self.0.lines);
+        keys.forget_rested();
+        let entry = keys.entries.entry(key.clone()).or_insert_with(|| Entry {
+            line: Arc::default(),
+            places: 0,
+            rests: false,
+        });
+        entry.places += 1;
+        Place {
+            line: Arc::clone(&entry.line),
+            key: key.clone(),
+            holds: OnceLock::new(),
+            shared: Arc::clone(&self.0),
+        }
+    }
+
+    /// The background released a lock on this key.
+    pub(crate) fn freed(&self, key: &LockKey) {
+        if let Some(entry) = unpoisoned(&self.0.lines).entries.get(key) {
+            entry.line.freed.notify_one();
+        }
+    }
+
+    /// The lock of this id was released. If a guard of this process holds it, its line goes on.
+    pub(crate) fn released(&self, id: &LockId) {
+        // To look for the id takes time; usually nobody waits.
+        if self.0.waiting.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        for entry in unpoisoned(&self.0.lines).entries.values() {
+            entry.line.let_go(id);
+        }
+    }
+}
+
+impl<F: FenceToken> Keys<F> {
+    /// A place was given up. The last one removes the line, or lets it rest.
+    fn leave(&mut self, key: &LockKey) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        entry.places -= 1;
+        if entry.places > 0 || entry.rests {
+            return;
+        }
+        match entry.line.contended_until() {
+            Some(until) => {
+                entry.rests = true;
+                self.resting.push_back((until, key.clone()));
+            }
+            None => drop(self.entries.remove(key)),
+        }
+    }
+
+    /// Removes the lines whose rest is over.
+    fn forget_rested(&mut self) {
+        if self.resting.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some((_, key)) = self.resting.pop_front_if(|(until, _)| *until <= now) {
+            let Some(entry) = self.entries.get_mut(&key) else {
+                continue;
+            };
+            entry.rests = false;
+            entry.places += 1;
+            self.leave(&key);
+        }
+    }
+}
+
+impl<F: FenceToken> Line<F> {
+    fn contended_until(&self) -> Option<Instant> {
+        unpoisoned(&self.share).contended_until()
+    }
+
+    /// The lock of this id is no longer held.
+    fn let_go(&self, id: &LockId) {
+        let mut held = unpoisoned(&self.held);
+        if held.as_ref().is_some_and(|(holder, _)| holder == id) {
+            *held = None;
+            self.freed.notify_one();
+        }
+    }
+}
+
+/// A place at the line of a key: of a caller that waits, then of the guard that holds the key.
+pub(crate) struct Place<F: FenceToken> {
+    line: Arc<Line<F>>,
+    key: LockKey,
+    /// The lock, once it is held.
+    holds: OnceLock<LockId>,
+    shared: Arc<Shared<F>>,
+}
+
+impl<F: FenceToken> Place<F> {
+    /// Counts the caller as one that waits. Returns how many are ahead of it.
+    pub(crate) fn wait(&self) -> (InLine<'_, F>, usize) {
+        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        let ahead = self.line.waiting.fetch_add(1, Ordering::Relaxed);
+        (InLine(self), ahead)
+    }
+
+    /// Notes that the key is held by this lease. Until the place is dropped, others wait for that.
+    pub(crate) fn hold(&self, lease: &Lease<F>) {
+        unpoisoned(&self.line.share).granted();
+        let id = *self.holds.get_or_init(|| *lease.lock_id());
+        *unpoisoned(&self.line.held) = Some((id, lease.downgrade()));
+    }
+
+    /// The store has refused the key.
+    pub(crate) fn refused(&self) {
+        if self.held_for().is_none() {
+            unpoisoned(&self.line.share).refused();
+        }
+    }
+
+    /// For how long to let others go first.
+    pub(crate) fn stand_back(&self) -> Option<Duration> {
+        unpoisoned(&self.line.share)
+            .stand_back()
+            .then_some(STAND_BACK)
+    }
+
+    /// How much is left of the lease by which a guard of this process holds the key.
+    pub(crate) fn held_for(&self) -> Option<Duration> {
+        let held = unpoisoned(&self.line.held);
+        let lease = held.as_ref().and_then(|(_, lease)| lease.upgrade())?;
+        // The last reference may be this one, and a lease that is dropped locks lines.
+        drop(held);
+        Some(lease.remaining()).filter(|left| !left.is_zero())
+    }
+
+    /// Resolves once a release of this process has ended.
+    pub(crate) async fn freed(&self) {
+        self.line.freed.notified().await;
+    }
+}
+
+impl<F: FenceToken> Drop for Place<F> {
+    fn drop(&mut self) {
+        if let Some(id) = self.holds.get() {
+            self.line.let_go(id);
+        }
+        let mut keys = unpoisoned(&self.shared.lines);
+        keys.leave(&self.key);
+    }
+}
+
+/// A caller that waits.
+pub(crate) struct InLine<'a, F: FenceToken>(&'a Place<F>);
+
+impl<'a, F: FenceToken> InLine<'a, F> {
+    /// Its turn to talk to the store, if nobody is ahead of it.
+    pub(crate) fn try_turn(&self) -> Option<SemaphorePermit<'a>> {
+        self.0.line.turn.try_acquire().ok()
+    }
+
+    /// Waits until it is its turn to talk to the store. Turns come in the order of these calls.
+    pub(crate) async fn turn(&self) -> SemaphorePermit<'a> {
+        match self.0.line.turn.acquire().await {
+            Ok(turn) => turn,
+            // Never: nobody closes it.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+impl<F: FenceToken> Drop for InLine<'_, F> {
+    fn drop(&mut self) {
+        self.0.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.line.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<F: FenceToken> Default for Line<F> {
+    fn default() -> Self {
+        Self {
+            turn: Semaphore::new(1),
+            waiting: AtomicUsize::new(0),
+            held: Mutex::default(),
+            share: Mutex::default(),
+            freed: Notify::new(),
+        }
+    }
+}
+
+impl<F: FenceToken> Default for Lines<F> {
+    fn default() -> Self {
+        Self(Arc::new(Shared {
+            lines: Mutex::new(Keys {
+                entries: HashMap::new(),
+                resting: VecDeque::new(),
+            }),
+            waiting: AtomicUsize::new(0),
+        }))
+    }
+}
+
+impl<F: FenceToken> fmt::Debug for Place<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Fence;
+
+    fn key(text: &str) -> LockKey {
+        LockKey::new(text).unwrap()
+    }
+
+    fn kept(lines: &Lines<Fence>) -> usize {
+        unpoisoned(&lines.0.lines).entries.len()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_line_ends_with_its_last_place_unless_others_want_the_key() {
+        let lines = Lines::<Fence>::default();
+        let (first, second) = (lines.enter(&key("k")), lines.enter(&key("k")));
+        drop(first);
+        assert_eq!(kept(&lines), 1);
+        drop(second);
+        assert_eq!(kept(&lines), 0);
+
+        for _ in 0..100 {
+            let place = lines.enter(&key("wanted"));
+            place.refused();
+            drop(place);
+        }
+        assert_eq!(kept(&lines), 1);
+        assert_eq!(unpoisoned(&lines.0.lines).resting.len(), 1);
+        // Nothing but later callers forgets it.
+        tokio::time::advance(CONTENDED_FOR).await;
+        drop(lines.enter(&key("other")));
+        assert_eq!(kept(&lines), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_stands_back_after_a_run_that_grows_while_nobody_takes_the_key() {
+        let mut share = Share::default();
+        for _ in 0..1_000 {
+            assert!(!share.stand_back(), "nobody else wants the key");
+            share.granted();
+        }
+        share.refused();
+        for run in [2, 4, 8, 16, 32, 64, 64] {
+            for _ in 0..run {
+                assert!(!share.stand_back());
+                share.granted();
+            }
+            assert!(share.stand_back(), "after {run} grants");
+            assert!(!share.stand_back(), "once");
+        }
+        share.refused();
+        share.granted();
+        share.granted();
+        assert!(share.stand_back(), "others took the key meanwhile");
+        share.refused();
+        tokio::time::advance(CONTENDED_FOR).await;
+        share.granted();
+        share.granted();
+        assert!(!share.stand_back(), "the others are gone");
+    }
+}

@@ -1,0 +1,225 @@
+//! Wake-ups for callers that wait: client tracking, on a connection of its own.
+//!
+//! The server sends an invalidation when a key that was read on that connection is written, deleted or
+//! expires. So a release costs nothing more, and any client's release wakes.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use fred::clients::Client;
+use fred::interfaces::{EventInterface as _, TrackingInterface as _};
+use fred::types::Value;
+use fred::types::client::Invalidation;
+use syncguard_core::LockError;
+use syncguard_core::backend::{Watch, WatchKey, Watcher, Watchers};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::error::CommandError;
+use crate::wire::Clients;
+
+/// How often an unused connection is looked for, and a used one is tested.
+const TICK: Duration = Duration::from_secs(5);
+
+/// For how long a server that refuses client tracking is not asked again.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+
+/// Where a lock's value ends that stays the same when it is extended.
+const LEASE: std::ops::Range<usize> = 0..34;
+
+/// The connection for wake-ups of a backend and its clones, while anyone waits.
+#[derive(Clone, Default)]
+pub(crate) struct WakeUps(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    tracking: Option<Arc<Tracking>>,
+    refused_until: Option<Instant>,
+}
+
+/// A connection that hears of changes.
+struct Tracking {
+    clients: Clients,
+    watchers: Watchers,
+    _events: AbortOnDropHandle<()>,
+}
+
+impl WakeUps {
+    /// Watches the lock of this name; `None` if the server gives no wake-ups.
+    pub(crate) async fn watch(
+        &self,
+        clients: &Clients,
+        name: String,
+        deadline: Instant,
+    ) -> Result<Option<Watch>, LockError> {
+        let mut state = self.0.lock().await;
+        if state
+            .refused_until
+            .is_some_and(|until| Instant::now() < until)
+        {
+            return Ok(None);
+        }
+        let tracking = self.tracking(&mut state, clients, deadline).await?;
+        drop(state);
+        let mut watched = Watched {
+            watcher: tracking.watchers.watch(&name),
+            tracking,
+            name,
+            in_place: false,
+            lease: None,
+            extended: false,
+        };
+        match watched.read(deadline).await {
+            Ok(()) => Ok(Some(Watch::new(watched))),
+            Err(error) if error.is_denied() => {
+                tracing::info!("the Redis server refuses client tracking; callers that wait poll");
+                self.0.lock().await.refused_until = Some(Instant::now() + REFUSED_FOR);
+                Ok(None)
+            }
+            Err(error) => Err(error.of_read()),
+        }
+    }
+
+    /// The present connection, or a new one.
+    async fn tracking(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        clients: &Clients,
+        deadline: Instant,
+    ) -> Result<Arc<Tracking>, LockError> {
+        if let Some(tracking) = state.tracking.as_ref().filter(|it| it.clients.are_alive()) {
+            return Ok(Arc::clone(tracking));
+        }
+        let (client, clients) = clients.another(deadline).await?;
+        let watchers = Watchers::default();
+        let events = events(
+            client,
+            clients.clone(),
+            watchers.clone(),
+            Arc::downgrade(&self.0),
+        );
+        let tracking = Arc::new(Tracking {
+            clients,
+            watchers,
+            _events: AbortOnDropHandle::new(tokio::spawn(events)),
+        });
+        state.tracking = Some(Arc::clone(&tracking));
+        Ok(tracking)
+    }
+
+    /// Closes the connection. Who watches polls from then on.
+    pub(crate) async fn close(&self) {
+        self.0.lock().await.tracking = None;
+    }
+}
+
+/// Wakes who watches, until nobody has done so for a while.
+async fn events(client: Client, clients: Clients, watchers: Watchers, state: Weak<Mutex<State>>) {
+    let (mut changes, mut reconnects) = (client.invalidation_rx(), client.reconnect_rx());
+    drop(client);
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.reset();
+    loop {
+        tokio::select! {
+            change = next(&mut changes) => match change {
+                Some(Some(Invalidation { keys, .. })) => {
+                    for key in keys {
+                        watchers.wake(&key.as_str_lossy());
+                    }
+                }
+                // It fell behind, and does not know of what.
+                Some(None) => watchers.wake_all(),
+                None => return,
+            },
+            // The server forgot what the connection before had read.
+            reconnected = next(&mut reconnects) => match reconnected {
+                Some(_) => watchers.wake_all(),
+                None => return,
+            },
+            _ = ticks.tick() => {
+                let Some(state) = state.upgrade() else { return };
+                let mut state = state.lock().await;
+                // Who watches has a reference, too.
+                if state.tracking.as_ref().is_none_or(|tracking| Arc::strong_count(tracking) == 1) {
+                    state.tracking = None;
+                    return;
+                }
+                drop(state);
+                // A peer that fell silent is noticed only while a reply is due.
+                let _ = clients.ask("PING", vec![], clients.own_deadline()).await;
+            }
+        }
+    }
+}
+
+/// The next event; `Some(None)` if some were missed, `None` if there will be no more.
+async fn next<T: Clone>(events: &mut Receiver<T>) -> Option<Option<T>> {
+    match events.recv().await {
+        Ok(event) => Some(Some(event)),
+        Err(RecvError::Lagged(_)) => Some(None),
+        Err(RecvError::Closed) => None,
+    }
+}
+
+/// A lock that somebody waits for.
+struct Watched {
+    tracking: Arc<Tracking>,
+    watcher: Watcher,
+    name: String,
+    /// The server will tell of the next change.
+    in_place: bool,
+    /// What identifies the lease that was read last; `None` if there was no lock.
+    lease: Option<String>,
+    /// The holder of that lease extends it.
+    extended: bool,
+}
+
+impl Watched {
+    /// Reads the lock, so that the server tells of its next change.
+    async fn read(&mut self, deadline: Instant) -> Result<(), CommandError> {
+        self.watcher.reset();
+        let clients = &self.tracking.clients;
+        let (on, value) = tokio::join!(
+            biased;
+            clients.ask("CLIENT", vec!["TRACKING".into(), "ON".into()], deadline),
+            clients.ask("GET", vec![self.name.as_str().into()], deadline),
+        );
+        on?;
+        let lease = match value? {
+            Value::Null => None,
+            value => Some(value.into_string().unwrap_or_default()),
+        };
+        let lease = lease.map(|value| value.get(LEASE).unwrap_or(&value).to_owned());
+        self.extended = lease.is_some() && lease == self.lease;
+        self.lease = lease;
+        self.in_place = true;
+        Ok(())
+    }
+}
+
+impl WatchKey for Watched {
+    /// The first change of a lease resolves at once. If that was an extend, later changes of it are read
+    /// first: each costs one read, and no acquire.
+    async fn changed(&mut self) -> Result<(), LockError> {
+        loop {
+            if !self.in_place {
+                let deadline = self.tracking.clients.own_deadline();
+                let read = self.read(deadline).await;
+                read.map_err(|error| error.of_read())?;
+            }
+            if self.lease.is_none() {
+                self.in_place = false;
+                return Ok(());
+            }
+            self.watcher.woken().await;
+            self.in_place = false;
+            if !self.extended {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Callers that wait are woken when the key becomes free, whoever frees it.
+
+use std::time::{Duration, Instant};
+
+use syncguard_core::{AutoExtend, LockGuard, Locks};
+use syncguard_redis::{RedisBackend, RedisOptions};
+use syncguard_testkit::{FaultProxy, RedisCluster, RedisServer};
+use tokio::task::JoinHandle;
+
+use crate::common::{DOCUMENTED_RIGHTS, Raw, connected, eventually, granted};
+
+/// No poll comes within this time: only a wake-up serves a caller.
+const NEVER: Duration = Duration::from_secs(3_600);
+
+/// A caller that does not poll.
+fn waiter(locks: &Locks, key: &str) -> JoinHandle<LockGuard> {
+    let request = locks.lock(key).timeout(NEVER).retry_delay(NEVER);
+    tokio::spawn(async move { request.await.unwrap() })
+}
+
+async fn served(waiter: JoinHandle<LockGuard>) -> LockGuard {
+    let served = tokio::time::timeout(Duration::from_secs(20), waiter).await;
+    served.expect("the waiter sleeps on").unwrap()
+}
+
+/// Connections that hear of changes.
+async fn watching(raw: &Raw) -> usize {
+    let clients: String = raw.run(&["CLIENT", "LIST"]).await;
+    let tracks = |line: &&str| line.contains(" flags=t ");
+    clients.lines().filter(tracks).count()
+}
+
+async fn until_watching(raw: &Raw) {
+    eventually("a watch is in place", async || watching(raw).await > 0).await;
+    // The read that goes with it.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+#[tokio::test]
+async fn a_release_by_any_client_wakes_and_without_waiters_nothing_is_opened() {
+    let server = RedisServer::start().unwrap();
+    let (locks, elsewhere) = (
+        Locks::new(connected(&server).await),
+        Locks::new(connected(&server).await),
+    );
+    let raw = Raw::connect(&server.url()).await;
+    let free = locks.lock("k").await.unwrap();
+    assert!(free.release().await.unwrap().is_released());
+    assert_eq!(watching(&raw).await, 0);
+
+    let holder = granted(&elsewhere, "k").await;
+    let waiting = waiter(&locks, "k");
+    until_watching(&raw).await;
+    assert!(holder.release().await.unwrap().is_released());
+    drop(served(waiting).await);
+    locks.drain(NEVER).await.unwrap();
+
+    // As another implementation does it.
+    let holder = granted(&elsewhere, "k").await;
+    let index = format!("syncguard:id:{}", holder.lock_id().as_str());
+    let waiting = waiter(&locks, "k");
+    until_watching(&raw).await;
+    let _: i64 = raw.run(&["DEL", "syncguard:k", &index]).await;
+    drop(served(waiting).await);
+    drop(holder.detach());
+}
+
+#[tokio::test]
+async fn no_wake_up_is_lost_between_the_first_question_and_the_watch() {
+    let server = RedisServer::start().unwrap();
+    let (locks, elsewhere) = (
+        Locks::new(connected(&server).await),
+        Locks::new(connected(&server).await),
+    );
+    for round in 0..2_000_u64 {
+        let holder = granted(&elsewhere, "k").await;
+        let waiting = waiter(&locks, "k");
+        // Released at about the time of each step that leads to the watch.
+        tokio::time::sleep(Duration::from_micros(round % 20 * 50)).await;
+        for _ in 0..round % 40 {
+            tokio::task::yield_now().await;
+        }
+        assert!(holder.release().await.unwrap().is_released());
+        assert!(served(waiting).await.release().await.unwrap().is_released());
+    }
+}
+
+#[tokio::test]
+async fn a_watching_connection_that_ends_costs_a_poll_and_comes_back() {
+    let server = RedisServer::start().unwrap();
+    let (locks, elsewhere) = (
+        Locks::new(connected(&server).await),
+        Locks::new(connected(&server).await),
+    );
+    let raw = Raw::connect(&server.url()).await;
+    let holder = granted(&elsewhere, "k").await;
+    let request = locks.lock("k").timeout(NEVER);
+    let waiting = tokio::spawn(async move { request.await.unwrap() });
+    until_watching(&raw).await;
+    let clients: String = raw.run(&["CLIENT", "LIST"]).await;
+    for line in clients.lines().filter(|line| line.contains(" flags=t ")) {
+        let id = line.split_once("id=").unwrap().1.split(' ').next().unwrap();
+        let _: i64 = raw.run(&["CLIENT", "KILL", "ID", id]).await;
+    }
+    assert!(holder.release().await.unwrap().is_released());
+    assert!(served(waiting).await.release().await.unwrap().is_released());
+
+    let holder = granted(&elsewhere, "k").await;
+    let waiting = waiter(&locks, "k");
+    until_watching(&raw).await;
+    assert!(holder.release().await.unwrap().is_released());
+    drop(served(waiting).await);
+}
+
+#[tokio::test]
+async fn a_watching_connection_that_falls_silent_costs_polls() {
+    let server = RedisServer::start().unwrap();
+    let proxy = FaultProxy::start(server.port()).unwrap();
+    let url = format!("redis://{}", proxy.address());
+    let elsewhere = Locks::new(connected(&server).await);
+    let locks = Locks::new(RedisBackend::connect(&url).await.unwrap());
+    let raw = Raw::connect(&server.url()).await;
+    let holder = granted(&elsewhere, "k").await;
+    let request = locks.lock("k").timeout(NEVER);
+    let waiting = tokio::spawn(async move { request.await.unwrap() });
+    until_watching(&raw).await;
+    let _: String = raw.run(&["CONFIG", "SET", "maxclients", "100"]).await;
+    let _: i64 = raw
+        .run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+        .await;
+    assert!(holder.release().await.unwrap().is_released() || elsewhere.pending() == 0);
+    drop(served(waiting).await);
+}
+
+#[tokio::test]
+async fn without_the_right_to_track_a_caller_polls() {
+    let server = RedisServer::start().unwrap();
+    let raw = Raw::connect(&server.url()).await;
+    let mut user = vec!["ACL", "SETUSER", "locker", "reset", "on", ">secret"];
+    user.extend(DOCUMENTED_RIGHTS);
+    let _: String = raw.run(&user).await;
+    let url = server.url().replace("redis://", "redis://locker:secret@");
+    let locks = Locks::new(RedisBackend::connect(&url).await.unwrap());
+    let elsewhere = Locks::new(connected(&server).await);
+    let holder = granted(&elsewhere, "k").await;
+    let waiting = tokio::spawn({
+        let request = locks.lock("k").timeout(NEVER);
+        async move { request.await.unwrap() }
+    });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(watching(&raw).await, 0);
+    assert!(holder.release().await.unwrap().is_released());
+    drop(served(waiting).await);
+}
+
+#[tokio::test]
+async fn an_extend_costs_a_waiting_process_one_read_and_no_acquire() {
+    let server = RedisServer::start().unwrap();
+    let (locks, elsewhere) = (
+        Locks::new(connected(&server).await),
+        Locks::new(connected(&server).await),
+    );
+    let raw = Raw::connect(&server.url()).await;
+    let holder = granted(&elsewhere, "k").await;
+    let waiting = waiter(&locks, "k");
+    until_watching(&raw).await;
+    let counts = async || {
+        (
+            raw.commands_run("evalsha").await,
+            raw.commands_run("get").await,
+        )
+    };
+    let before = counts().await;
+    const EXTENDS: u64 = 100;
+    for _ in 0..EXTENDS {
+        let extended = holder.extend(Duration::from_secs(60)).await.unwrap();
+        assert!(extended.expires_at_ms().is_some());
+    }
+    let after = counts().await;
+    // The extends themselves, and the first wake-up, which asks.
+    assert!(after.0 - before.0 <= EXTENDS + 2, "{before:?} {after:?}");
+    // Scripts read too: twice for an extend, and for a refusal.
+    assert!(
+        after.1 - before.1 <= EXTENDS * 3 + 6,
+        "{before:?} {after:?}"
+    );
+    assert!(holder.release().await.unwrap().is_released());
+    drop(served(waiting).await);
+}
+
+#[tokio::test]
+async fn a_thousand_keys_are_watched_on_one_connection_each_woken_by_its_own() {
+    const KEYS: usize = 1_000;
+    let server = RedisServer::start().unwrap();
+    let (locks, elsewhere) = (
+        Locks::new(connected(&server).await),
+        Locks::new(connected(&server).await),
+    );
+    let raw = Raw::connect(&server.url()).await;
+    let mut all = Vec::new();
+    for key in (0..KEYS).map(|key| format!("k{key}")) {
+        let holder = granted(&elsewhere, &key).await;
+        all.push((holder, waiter(&locks, &key)));
+    }
+    until_watching(&raw).await;
+    eventually("all wait", async || {
+        raw.info("stats", "tracking_total_keys").await >= 1_000
+    })
+    .await;
+    assert_eq!(watching(&raw).await, 1);
+    let before = raw.commands_run("evalsha").await;
+    for (holder, waiting) in all {
+        assert!(holder.release().await.unwrap().is_released());
+        drop(served(waiting).await.detach());
+    }
+    let asked = raw.commands_run("evalsha").await - before;
+    // A release and an acquire for each key.
+    assert!(asked <= 2_100, "{asked}");
+}
+
+#[tokio::test]
+async fn on_a_cluster_too() {
+    let cluster = RedisCluster::start().unwrap();
+    let connect = async || {
+        let options = RedisOptions::new().prefix("{syncguard}");
+        let backend = RedisBackend::connect_with(&cluster.url(), options).await;
+        Locks::new(backend.unwrap())
+    };
+    let (locks, elsewhere) = (connect().await, connect().await);
+    for _ in 0..50 {
+        let holder = granted(&elsewhere, "k").await;
+        let waiting = waiter(&locks, "k");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(holder.release().await.unwrap().is_released());
+        assert!(served(waiting).await.release().await.unwrap().is_released());
+    }
+}
+
+#[tokio::test]
+async fn renewals_of_a_holder_do_not_hide_its_release() {
+    let server = RedisServer::start().unwrap();
+    let (locks, elsewhere) = (
+        Locks::new(connected(&server).await),
+        Locks::new(connected(&server).await),
+    );
+    let request = elsewhere.lock("k").ttl(Duration::from_secs(3));
+    let holder = request.auto_extend(AutoExtend::new()).await.unwrap();
+    let waiting = waiter(&locks, "k");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let released = Instant::now();
+    assert!(holder.release().await.unwrap().is_released());
+    drop(served(waiting).await);
+    assert!(
+        released.elapsed() < Duration::from_secs(3),
+        "it came with the expiry"
+    );
+}
