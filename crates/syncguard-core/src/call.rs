@@ -139,13 +139,13 @@ impl<F: FenceToken> Locks<F> {
             false => error,
         };
         let sent = async {
+            // A call that never waits, of a store in this process or one that is refused, lets other tasks
+            // run.
+            consume_budget().await;
             limits.check()?;
             if operation != Operation::Close && self.store().closed.is_cancelled() {
                 return Err(closed());
             }
-            // A store in this process is ready at once: without this, a loop of calls would let no
-            // other task run.
-            consume_budget().await;
             let now = Instant::now();
             let deadline = self.deadline(now, limits);
             tokio::select! {

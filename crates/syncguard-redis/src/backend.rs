@@ -144,9 +144,9 @@ impl LockBackend for RedisBackend {
     }
 
     /// Sends `INFO` and `CONFIG GET`, where the user may, and a script that checks permissions and
-    /// writes nothing. On a cluster they go to the node that has the locks.
+    /// writes nothing. On a cluster they go to the node that has the locks. Then it tries wake-ups.
     async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
-        preflight::findings(&self.clients, &self.names, request.deadline).await
+        preflight::findings(&self.clients, &self.names, &self.wake_ups, request.deadline).await
     }
 
     /// Refuses further calls, waits for those in flight, and closes the connection that

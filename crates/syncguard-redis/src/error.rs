@@ -50,7 +50,8 @@ impl CommandError {
         message: "the backend was closed",
     };
     pub(crate) const CONNECTION_ENDED: Self = Self::NotSent {
-        code: ErrorCode::ServiceUnavailable,
+        // Not to be repeated: it does not come back.
+        code: ErrorCode::InvalidArgument,
         message: CONNECTION_ENDED,
     };
     pub(crate) const EMPTY_POOL: Self = Self::NotSent {
@@ -326,7 +327,7 @@ fn classify_kind(error: &Error) -> Classified {
             Applied::Unknown,
         ),
         _ if NOT_QUEUED.contains(&error.details()) => {
-            (ErrorCode::ServiceUnavailable, CONNECTION_ENDED, Applied::No)
+            (ErrorCode::InvalidArgument, CONNECTION_ENDED, Applied::No)
         }
         // `Unknown` is, among others, a client that stopped during the call. The kinds that exist with
         // some features only are failures of the connection as well.

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::error::CommandError;
 use crate::names::Names;
 use crate::preflight::server_info::{ServerInfo, info_denied};
+use crate::wake_ups::WakeUps;
 use crate::wire::Clients;
 use crate::wire::script::RIGHTS;
 
@@ -19,6 +20,7 @@ const PARAMETERS: [&str; 3] = ["save", "appendfsync", "min-replicas-to-write"];
 pub(crate) async fn findings(
     clients: &Clients,
     names: &Names,
+    wake_ups: &WakeUps,
     deadline: Instant,
 ) -> Result<Vec<Finding>, LockError> {
     let preflight = Preflight {
@@ -30,7 +32,14 @@ pub(crate) async fn findings(
         Some(info) => preflight.server(&info).await?.findings(),
         None => vec![info_denied()],
     };
-    findings.extend(preflight.permissions().await?);
+    match preflight.permissions().await? {
+        Some(missing) => findings.push(missing),
+        None => {
+            let name = names.lock(&LockKey::new("preflight")?)?;
+            let watch = wake_ups.watch(clients, name, deadline).await;
+            findings.extend((!matches!(watch, Ok(Some(_)))).then(no_wake_ups));
+        }
+    }
     Ok(findings)
 }
 
@@ -129,7 +138,7 @@ impl Preflight<'_> {
             ),
             format!(
                 "ACL SETUSER <user> ~{pattern} +eval +evalsha +get +set +del +incr +decr \
-                 +pexpireat +time"
+                 +pexpireat +time +client|tracking"
             ),
         )
     }
@@ -142,6 +151,16 @@ fn setting(reply: Value, parameter: &str) -> Option<String> {
         Value::Array(pair) => pair.get(1)?.as_string(),
         _ => None,
     }
+}
+
+fn no_wake_ups() -> Finding {
+    Finding::new(
+        Severity::Info,
+        "redis-wake-ups-unavailable",
+        "the server or a proxy before it gives no wake-ups: callers that wait poll, once a second at \
+         the least",
+        "grant `+client|tracking`, and connect to Redis 6 or later itself",
+    )
 }
 
 fn permissions_unchecked() -> Finding {

@@ -36,7 +36,7 @@ pub(super) const BACKEND: Backend = Backend {
 /// Address and project of `firestore://HOST:PORT/PROJECT`; `firestore://PROJECT` is the real thing.
 pub(crate) fn emulator(url: &str) -> Option<(&str, &str)> {
     let (address, project) = url.strip_prefix("firestore://")?.split_once('/')?;
-    address.contains(':').then_some((address, project))
+    (address != "projects").then_some((address, project))
 }
 
 /// The URL of the same project on the emulator at `host`, unless it names an emulator itself.

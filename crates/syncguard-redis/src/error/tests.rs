@@ -190,9 +190,9 @@ fn what_was_never_sent_has_a_known_outcome() {
         (Internal, CommandError::NO_RUNTIME),
         (NetworkTimeout, CommandError::PAST_DEADLINE),
         (ServiceUnavailable, CommandError::BACKEND_CLOSED),
-        (ServiceUnavailable, CommandError::CONNECTION_ENDED),
+        (InvalidArgument, CommandError::CONNECTION_ENDED),
         (
-            ServiceUnavailable,
+            InvalidArgument,
             CommandError::from(Error::new(ErrorKind::Unknown, NOT_QUEUED[0])),
         ),
         (InvalidArgument, CommandError::EMPTY_POOL),

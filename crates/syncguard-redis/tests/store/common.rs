@@ -19,7 +19,7 @@ use syncguard_testkit::RedisServer;
 use tokio::time::Instant;
 
 /// What the documentation requires, on the default prefix.
-pub(crate) const DOCUMENTED_RIGHTS: [&str; 11] = [
+pub(crate) const DOCUMENTED_RIGHTS: [&str; 12] = [
     "~syncguard:*",
     "-@all",
     "+eval",
@@ -31,6 +31,7 @@ pub(crate) const DOCUMENTED_RIGHTS: [&str; 11] = [
     "+decr",
     "+pexpireat",
     "+time",
+    "+client|tracking",
 ];
 
 /// A connection that sends any command.

@@ -94,7 +94,7 @@ fn a_store_whose_runtime_has_ended_fails_at_once_and_says_so() {
             let locks = Locks::new(backend);
             for _ in 0..3 {
                 let error = locks.try_lock("k").await.unwrap_err();
-                assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
+                assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error:?}");
                 assert!(error.message().contains("runtime"), "{error}");
                 assert!(!error.outcome_unknown(), "{error:?}");
             }
