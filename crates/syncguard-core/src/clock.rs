@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 /// Time since some fixed point: monotonic, and counted while the machine is suspended, too.
 ///
-/// It also follows Tokio's clock where a test has [paused](tokio::time::pause) that and moves it ahead,
+/// It also follows Tokio's clock where a test has paused that and moves it ahead,
 /// so that leases, waits and an in-process store agree on the time.
 ///
 /// The default clock of a [`Locks`](crate::Locks). `std::time::Instant` does not count suspend on Linux:
