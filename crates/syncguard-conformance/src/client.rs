@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, ExtendRequest, IsLockedRequest, LockBackend,
-    Lookup, LookupRequest, ReleaseRequest,
+    Lookup, LookupRequest, ReleaseRequest, Watch, WatchRequest,
 };
 use syncguard_core::{
     ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, LockKey, Locks, ReleaseResult, Ttl,
@@ -80,6 +80,14 @@ impl<B: LockBackend> Client<B> {
     /// The backend's, or `NetworkTimeout` if it does not answer.
     pub async fn is_locked(&self, key: &LockKey) -> Result<bool, LockError> {
         bounded(|deadline| self.backend.is_locked(IsLockedRequest::new(key, deadline))).await
+    }
+
+    /// Calls [`LockBackend::watch`].
+    ///
+    /// # Errors
+    /// The backend's, or `NetworkTimeout` if it does not answer.
+    pub async fn watch(&self, key: &LockKey) -> Result<Option<Watch>, LockError> {
+        bounded(|deadline| self.backend.watch(WatchRequest::new(key, deadline))).await
     }
 
     /// Calls [`LockBackend::lookup_raw`].

@@ -201,6 +201,14 @@ macro_rules! __for_each_case {
                 an_expired_key_has_one_successor [A3 E2 O1]
                     "Of many who find a key expired exactly one is granted it.";
             }
+            waiting {
+                a_refusal_says_when_the_key_is_free [W1]
+                    "When the time that a refusal gives has passed, and not before the lease ends, the key is granted.";
+                a_release_wakes_who_watches [W2]
+                    "A watch resolves when any client releases the key, again and again.";
+                a_watch_of_a_free_key_resolves_at_once [W2]
+                    "A watch that comes after the release resolves at once.";
+            }
             fencing {
                 fences_strictly_increase [F1]
                     "Fences strictly increase from grant to grant, whichever client asks.";

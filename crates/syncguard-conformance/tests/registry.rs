@@ -71,6 +71,7 @@ fn the_list_is_what_the_pages_say() {
         ("keys", include_str!("../src/cases/keys.rs")),
         ("lookup", include_str!("../src/cases/lookup.rs")),
         ("release", include_str!("../src/cases/release.rs")),
+        ("waiting", include_str!("../src/cases/waiting.rs")),
     ] {
         let mut page: Vec<&str> = Vec::new();
         for line in source.lines() {

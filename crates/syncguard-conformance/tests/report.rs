@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use syncguard_conformance::{Harness, Report, RunOptions, Status, cases, run};
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, ExtendRequest, Grant, LockBackend, LookupRequest,
-    NoFence, ReleaseRequest, TimeAuthority, clauses,
+    NoFence, ReleaseRequest, TimeAuthority, Watch, WatchRequest, clauses,
 };
 use syncguard_core::{ErrorCode, ExtendResult, LockError, LockInfoDebug, LockKey, ReleaseResult};
 use syncguard_memory::MemoryBackend;
@@ -209,10 +209,14 @@ impl LockBackend for Unfenced {
         &self,
         request: AcquireRequest<'_>,
     ) -> Result<AcquireResult<NoFence>, LockError> {
-        let granted = self.0.acquire(request).await?.granted();
-        Ok(granted.map_or(AcquireResult::locked(), |grant| {
-            AcquireResult::Acquired(Grant::new(grant.lock_id, grant.expires_at_ms, NoFence))
-        }))
+        Ok(match self.0.acquire(request).await? {
+            AcquireResult::Acquired(grant) => {
+                AcquireResult::Acquired(Grant::new(grant.lock_id, grant.expires_at_ms, NoFence))
+            }
+            AcquireResult::Locked { free_in, .. } => {
+                free_in.map_or(AcquireResult::locked(), AcquireResult::locked_for)
+            }
+        })
     }
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
@@ -221,6 +225,10 @@ impl LockBackend for Unfenced {
 
     async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
         self.0.extend(request).await
+    }
+
+    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
+        self.0.watch(request).await
     }
 
     async fn lookup_raw(

@@ -20,3 +20,4 @@ pub mod fencing;
 pub mod keys;
 pub mod lookup;
 pub mod release;
+pub mod waiting;

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use syncguard_conformance::Harness;
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, ExtendRequest, IsLockedRequest, LockBackend,
-    Lookup, LookupRequest, ReleaseRequest,
+    Lookup, LookupRequest, ReleaseRequest, Watch, WatchRequest,
 };
 use syncguard_core::{ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey};
 use syncguard_core::{ReleaseResult, Ttl};
@@ -61,6 +61,10 @@ impl Memory {
     pub(crate) async fn lookup_raw(&self, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
         let request = LookupRequest::new(by, Instant::now());
         self.0.lookup_raw(request).await
+    }
+
+    pub(crate) async fn watch(&self, key: &LockKey) -> Answer<Option<Watch>> {
+        self.0.watch(WatchRequest::new(key, Instant::now())).await
     }
 
     pub(crate) fn set_fence_counter(&self, key: &LockKey, counter: u64) {
@@ -186,6 +190,14 @@ pub(crate) trait Fault: Debug + Clone + Default + Send + Sync + 'static {
     ) -> impl Future<Output = Answer<Option<LockInfoDebug>>> + Send {
         store.memory.lookup_raw(by)
     }
+
+    fn watch(
+        &self,
+        store: &Store,
+        key: &LockKey,
+    ) -> impl Future<Output = Answer<Option<Watch>>> + Send {
+        store.memory.watch(key)
+    }
 }
 
 /// No fault.
@@ -218,6 +230,11 @@ trait ErasedFault: Debug + Send + Sync {
         store: &'a Store,
         by: Lookup<'a>,
     ) -> BoxFuture<'a, Answer<Option<LockInfoDebug>>>;
+    fn watch<'a>(
+        &'a self,
+        store: &'a Store,
+        key: &'a LockKey,
+    ) -> BoxFuture<'a, Answer<Option<Watch>>>;
 }
 
 impl<F: Fault> ErasedFault for F {
@@ -256,6 +273,14 @@ impl<F: Fault> ErasedFault for F {
         by: Lookup<'a>,
     ) -> BoxFuture<'a, Answer<Option<LockInfoDebug>>> {
         Box::pin(Fault::lookup_raw(self, store, by))
+    }
+
+    fn watch<'a>(
+        &'a self,
+        store: &'a Store,
+        key: &'a LockKey,
+    ) -> BoxFuture<'a, Answer<Option<Watch>>> {
+        Box::pin(Fault::watch(self, store, key))
     }
 }
 
@@ -315,6 +340,10 @@ impl LockBackend for Broken {
 
     async fn lookup_raw(&self, request: LookupRequest<'_>) -> Answer<Option<LockInfoDebug>> {
         self.fault.lookup_raw(&self.store, request.by).await
+    }
+
+    async fn watch(&self, request: WatchRequest<'_>) -> Answer<Option<Watch>> {
+        self.fault.watch(&self.store, request.key).await
     }
 }
 

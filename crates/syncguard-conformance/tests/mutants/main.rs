@@ -16,6 +16,7 @@ mod on_reads;
 mod on_release;
 mod on_replay;
 mod on_time;
+mod on_waiting;
 mod on_words;
 
 use std::collections::BTreeSet;
@@ -138,6 +139,13 @@ mutants! {
     tolerance_is_doubled: on_time::ToleranceDoubled, E2, "expiry::after_the_tolerance_the_key_is_free";
     leases_live_at_the_boundary: on_time::LiveAtTheBoundary, E2, "expiry::after_the_tolerance_a_lease_is_dead_to_the_millisecond";
     tolerances_differ: on_time::TolerancesDiffer, E3, "expiry::in_the_tolerance_only_one_wins";
+
+    refusals_forget_the_tolerance: on_waiting::ForgetsTheTolerance, W1, "waiting::a_refusal_says_when_the_key_is_free";
+    refusals_promise_too_much: on_waiting::PromisesTooMuch, W1, "waiting::a_refusal_says_when_the_key_is_free";
+    refusals_promise_too_little: on_waiting::PromisesTooLittle, W1, "waiting::a_refusal_says_when_the_key_is_free";
+    watches_hear_nothing: on_waiting::HearsNothing, W2, "waiting::a_release_wakes_who_watches";
+    watches_hear_once: on_waiting::HearsOnce, W2, "waiting::a_release_wakes_who_watches";
+    watches_do_not_look: on_waiting::DoesNotLook, W2, "waiting::a_watch_of_a_free_key_resolves_at_once";
 
     fences_repeat: on_fences::Repeats, F1, "fencing::fences_strictly_increase";
     fences_in_32_bits: on_fences::In32Bits, F1, "fencing::great_fences_are_exact";

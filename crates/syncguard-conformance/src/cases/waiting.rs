@@ -1,0 +1,129 @@
+//! What callers that wait rely on.
+
+use std::time::{Duration, Instant};
+
+use syncguard_core::backend::{AcquireResult, LockBackend, TIME_TOLERANCE_MS, Watch};
+use syncguard_core::{LockId, LockKey};
+
+use crate::outcome::{require, step};
+use crate::steps::{LONG, give_back, ms, take, ttl};
+use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
+
+/// Far longer than a wake-up takes, on a slow machine too.
+const WOKEN_WITHIN: Duration = Duration::from_secs(10);
+
+const NO_WAKE_UPS: Outcome = Outcome::Skipped("the backend gives no wake-ups (LockBackend::watch)");
+
+/// When the time that a refusal gives has passed, and not before the lease ends, the key is granted.
+///
+/// Proves W1. By the local monotonic clock, from before the refused call to after the granted one.
+pub async fn a_refusal_says_when_the_key_is_free<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let lease = ms(1_500);
+    for key in bench.keys("freed", 3)? {
+        let began = Instant::now();
+        let _ = take(&client, &key, lease).await?;
+        let asked = Instant::now();
+        let answer = other
+            .acquire(&key, &LockId::generate()?, ttl(LONG)?)
+            .await?;
+        let AcquireResult::Locked { free_in, .. } = answer else {
+            // A slow machine: the lease has ended.
+            continue;
+        };
+        let Some(free_in) = free_in else {
+            return Ok(Outcome::Skipped(
+                "the backend does not say when a key is free",
+            ));
+        };
+        let answered = Instant::now();
+        // Whole milliseconds on either side.
+        let slack = ms(10);
+        require(
+            asked + free_in <= answered + lease + ms(TIME_TOLERANCE_MS.unsigned_abs()) + slack,
+            format_args!("expected the key free a second after its lease at most, saw {free_in:?}"),
+        )?;
+        require(
+            answered + free_in + slack >= began + lease,
+            format_args!("expected the key held until its lease ends, saw {free_in:?}"),
+        )?;
+        tokio::time::sleep_until((answered + free_in + slack).into()).await;
+        let id = LockId::generate()?;
+        let next = other.acquire(&key, &id, ttl(LONG)?).await?;
+        require(
+            !next.is_locked(),
+            format_args!("expected the key granted after {free_in:?}, saw it held"),
+        )?;
+        give_back(&other, &id).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A watch resolves when any client releases the key, again and again.
+///
+/// Proves W2. The watch is put in place once; the key is taken and released many times, by its own client
+/// and by another.
+pub async fn a_release_wakes_who_watches<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("watched")?;
+    let mut watch = None;
+    for round in 0..20_u64 {
+        let id = take(&client, &key, LONG).await?.lock_id;
+        if watch.is_none() {
+            watch = client.watch(&key).await?;
+        }
+        let Some(watch) = &mut watch else {
+            give_back(&client, &id).await?;
+            return Ok(NO_WAKE_UPS);
+        };
+        let releasing = async {
+            tokio::time::sleep(ms(round % 5 * 4)).await;
+            match round % 2 {
+                0 => give_back(&client, &id).await,
+                _ => give_back(&other, &id).await,
+            }
+        };
+        let (woken, released) = tokio::join!(until_free(&client, &key, watch), releasing);
+        released?;
+        woken?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A watch that comes after the release resolves at once.
+///
+/// Proves W2. Nothing happens to the key any more, so only a look at it can tell.
+pub async fn a_watch_of_a_free_key_resolves_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for key in bench.keys("free", 5)? {
+        let id = take(&client, &key, LONG).await?.lock_id;
+        give_back(&other, &id).await?;
+        let Some(mut watch) = client.watch(&key).await? else {
+            return Ok(NO_WAKE_UPS);
+        };
+        until_free(&client, &key, &mut watch).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Waits as a caller does, but without a poll: a wake-up may be a false alarm.
+#[track_caller]
+fn until_free<B: LockBackend>(
+    client: &Client<B>,
+    key: &LockKey,
+    watch: &mut Watch,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let freed = async {
+            loop {
+                watch.changed().await?;
+                if !client.is_locked(key).await? {
+                    return Ok::<_, Failure>(());
+                }
+            }
+        };
+        tokio::time::timeout(WOKEN_WITHIN, freed)
+            .await
+            .unwrap_or_else(|_| Err(Failure::new("expected a wake-up by the release, saw none")))
+    })
+}
