@@ -238,6 +238,11 @@ impl<F: FenceToken> Lease<F> {
         });
     }
 
+    /// Whether its release has begun.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.term() == Term::Ended
+    }
+
     /// Whether the store itself has said that the lock is gone.
     pub(crate) fn is_gone(&self) -> bool {
         self.term() == Term::Gone

@@ -21,8 +21,10 @@ pub(crate) struct Lines<F: FenceToken>(Arc<Shared<F>>);
 const RUN: u32 = 2;
 const LONGEST_RUN: u32 = 64;
 
-/// For how long a process stands back: about as long as it takes the others to be woken and to ask.
-const STAND_BACK: Duration = Duration::from_millis(1);
+/// For how long a process stands back, in refusals: others have to be woken and to ask.
+const STAND_BACK: u32 = 2;
+const SHORTEST_STAND_BACK: Duration = Duration::from_millis(1);
+const LONGEST_STAND_BACK: Duration = Duration::from_millis(100);
 
 /// For how long after a refusal others are taken to want the key. Others that poll ask as often.
 const CONTENDED_FOR: Duration = Duration::from_secs(1);
@@ -63,6 +65,8 @@ struct Line<F: FenceToken> {
 struct Share {
     /// When the key was last seen held by others.
     refused_at: Option<Instant>,
+    /// How long that answer took.
+    round_trip: Duration,
     /// Grants in a row since then.
     run: u32,
     longest_run: u32,
@@ -74,6 +78,7 @@ impl Default for Share {
     fn default() -> Self {
         Self {
             refused_at: None,
+            round_trip: Duration::ZERO,
             run: 0,
             longest_run: RUN,
             stood_back: false,
@@ -91,9 +96,10 @@ impl Share {
         }
     }
 
-    fn refused(&mut self) {
+    fn refused(&mut self, round_trip: Duration) {
         *self = Self {
             refused_at: Some(Instant::now()),
+            round_trip,
             ..Self::default()
         };
     }
@@ -136,7 +142,7 @@ impl<F: FenceToken> Lines<F> {
     /// The background released a lock on this key.
     pub(crate) fn freed(&self, key: &LockKey) {
         if let Some(entry) = unpoisoned(&self.0.lines).entries.get(key) {
-            entry.line.freed.notify_one();
+            entry.line.notify();
         }
     }
 
@@ -171,19 +177,22 @@ impl<F: FenceToken> Keys<F> {
         }
     }
 
-    /// Removes the lines whose rest is over.
+    /// Removes some of the lines whose rest is over. Called more often than lines begin to rest.
     fn forget_rested(&mut self) {
+        const AT_MOST: usize = 4;
         if self.resting.is_empty() {
             return;
         }
         let now = Instant::now();
-        while let Some((_, key)) = self.resting.pop_front_if(|(until, _)| *until <= now) {
-            let Some(entry) = self.entries.get_mut(&key) else {
-                continue;
+        for _ in 0..AT_MOST {
+            let Some((_, key)) = self.resting.pop_front_if(|(until, _)| *until <= now) else {
+                return;
             };
-            entry.rests = false;
-            entry.places += 1;
-            self.leave(&key);
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.rests = false;
+                entry.places += 1;
+                self.leave(&key);
+            }
         }
     }
 }
@@ -198,6 +207,14 @@ impl<F: FenceToken> Line<F> {
         let mut held = unpoisoned(&self.held);
         if held.as_ref().is_some_and(|(holder, _)| holder == id) {
             *held = None;
+            // A caller that begins to wait looks at `held` after it was counted.
+            self.notify();
+        }
+    }
+
+    fn notify(&self) {
+        // Kept, it would wake a caller that comes later.
+        if self.waiting.load(Ordering::Relaxed) > 0 {
             self.freed.notify_one();
         }
     }
@@ -227,27 +244,36 @@ impl<F: FenceToken> Place<F> {
         *unpoisoned(&self.line.held) = Some((id, lease.downgrade()));
     }
 
-    /// The store has refused the key.
-    pub(crate) fn refused(&self) {
-        if self.held_for().is_none() {
-            unpoisoned(&self.line.share).refused();
-        }
+    /// The store has refused the key, which others hold. The answer took this long.
+    pub(crate) fn refused(&self, round_trip: Duration) {
+        unpoisoned(&self.line.share).refused(round_trip);
     }
 
     /// For how long to let others go first.
     pub(crate) fn stand_back(&self) -> Option<Duration> {
-        unpoisoned(&self.line.share)
+        let mut share = unpoisoned(&self.line.share);
+        let pause = share.round_trip * STAND_BACK;
+        share
             .stand_back()
-            .then_some(STAND_BACK)
+            .then(|| pause.clamp(SHORTEST_STAND_BACK, LONGEST_STAND_BACK))
     }
 
-    /// How much is left of the lease by which a guard of this process holds the key.
+    /// Whether this is not the only caller that waits.
+    pub(crate) fn others_wait(&self) -> bool {
+        self.line.waiting.load(Ordering::Relaxed) > 1
+    }
+
+    /// How much is left of the lease by which a guard of this process holds the key. While that is being
+    /// released, more than any caller waits.
     pub(crate) fn held_for(&self) -> Option<Duration> {
         let held = unpoisoned(&self.line.held);
         let lease = held.as_ref().and_then(|(_, lease)| lease.upgrade())?;
         // The last reference may be this one, and a lease that is dropped locks lines.
         drop(held);
-        Some(lease.remaining()).filter(|left| !left.is_zero())
+        match lease.is_ended() {
+            true => Some(Duration::MAX),
+            false => Some(lease.remaining()).filter(|left| !left.is_zero()),
+        }
     }
 
     /// Resolves once a release of this process has ended.
@@ -350,7 +376,7 @@ mod tests {
 
         for _ in 0..100 {
             let place = lines.enter(&key("wanted"));
-            place.refused();
+            place.refused(Duration::ZERO);
             drop(place);
         }
         assert_eq!(kept(&lines), 1);
@@ -368,7 +394,7 @@ mod tests {
             assert!(!share.stand_back(), "nobody else wants the key");
             share.granted();
         }
-        share.refused();
+        share.refused(Duration::ZERO);
         for run in [2, 4, 8, 16, 32, 64, 64] {
             for _ in 0..run {
                 assert!(!share.stand_back());
@@ -377,11 +403,11 @@ mod tests {
             assert!(share.stand_back(), "after {run} grants");
             assert!(!share.stand_back(), "once");
         }
-        share.refused();
+        share.refused(Duration::ZERO);
         share.granted();
         share.granted();
         assert!(share.stand_back(), "others took the key meanwhile");
-        share.refused();
+        share.refused(Duration::ZERO);
         tokio::time::advance(CONTENDED_FOR).await;
         share.granted();
         share.granted();

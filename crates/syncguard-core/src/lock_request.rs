@@ -34,7 +34,8 @@ type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send>>;
 ///
 /// # Cancel safety
 /// Safe: dropped while it waits, it leaves nothing behind. The background releases what an attempt in
-/// flight may have acquired.
+/// flight may have acquired. Poll it or drop it: a future that is kept and not polled keeps its place
+/// ahead of other callers of this process.
 #[must_use = "a request does nothing unless it is awaited"]
 #[derive(Clone)]
 pub struct LockRequest<F: FenceToken = Fence>(Parts<F>);

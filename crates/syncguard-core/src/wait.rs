@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tokio::sync::SemaphorePermit;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
+use crate::backend::erased::Answer;
 use crate::backend::{FenceToken, Watch, WatchRequest};
 use crate::call::{Limits, Subject, aborted, after};
 use crate::error::{Operation, WaitSummary};
@@ -18,7 +19,7 @@ use crate::{
 /// Time kept back from a delay cut short, so that one more attempt fits in before the timeout.
 const LAST_ATTEMPT: Duration = Duration::from_millis(50);
 
-/// The shortest pause until the end of the holder's lease.
+/// The shortest pause.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// How many wake-ups a wait heeds at the least; beyond that, one per millisecond. With a store whose
@@ -79,6 +80,8 @@ enum Woken {
     Expired,
     /// For no reason: it is time to ask.
     Poll,
+    /// The same, for callers behind it: they did not ask for longer delays.
+    PollForOthers,
 }
 
 impl<'a, F: FenceToken> Waiting<'a, F> {
@@ -127,12 +130,14 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         // waits for that caller's release.
         ask = ask || place.held_for().is_none();
         let mut free_in = None;
-        let mut watch = None;
+        let mut hint = Hint::None;
         loop {
             if ask {
                 if let Some(pause) = place.stand_back() {
                     self.stand_back(pause, limits).await?;
                 }
+                let ours = place.held_for().is_some();
+                let asked = Instant::now();
                 match self.ask(ttl).await? {
                     Attempt::Acquired(guard) => {
                         place.hold(&guard);
@@ -140,7 +145,9 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
                     }
                     Attempt::Locked { free_in: told } => free_in = told,
                 }
-                place.refused();
+                if !ours {
+                    place.refused(asked.elapsed());
+                }
                 if self
                     .options
                     .max_retries
@@ -151,22 +158,28 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             }
             ask = true;
             // While a guard of this process holds the key, its release is all to wait for.
-            if watch.is_none() && place.held_for().is_none() {
-                watch = self.watch(limits).await?;
+            if matches!(hint, Hint::None) && place.held_for().is_none() {
+                hint = self.hint();
             }
-            match self.pause(limits, place, free_in, &mut watch).await? {
+            match self.pause(limits, place, free_in, &mut hint).await? {
                 Woken::Freed => self.summary.hand_overs = self.summary.hand_overs.saturating_add(1),
                 Woken::Changed(in_place) => {
                     self.summary.wake_ups = self.summary.wake_ups.saturating_add(1);
                     if !in_place || self.summary.wake_ups >= self.trusted_wake_ups() {
-                        watch = None;
+                        hint = Hint::None;
                     }
                 }
-                Woken::Expired => {}
-                Woken::Poll => self.summary.polls = self.summary.polls.saturating_add(1),
+                Woken::Expired | Woken::PollForOthers => {}
+                Woken::Poll => {
+                    self.summary.polls = self.summary.polls.saturating_add(1);
+                    if matches!(hint, Hint::Unavailable) {
+                        hint = Hint::None;
+                    }
+                }
             }
         }
     }
+
     /// Waits until nobody is ahead of it.
     async fn turn<'p>(
         &self,
@@ -178,7 +191,10 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             biased;
             () = limits.cancelled() => Err(self.aborted()),
             turn = in_line.turn() => Ok(turn),
-            () = sleep_until(self.deadline) => Err(self.held_until_the_timeout(place)),
+            () = sleep_until(self.deadline) => Err(match place.held_for() {
+                Some(_) => self.held_until_the_timeout(place),
+                None => self.timed_out("other callers of this process were ahead until the timeout"),
+            }),
         }
     }
 
@@ -205,27 +221,21 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         })
     }
 
-    /// Watches the key, if the store can. Without a watch, the caller polls.
-    async fn watch(&mut self, limits: &Limits) -> Result<Option<Watch>, LockError> {
+    /// Begins to watch the key, if the store can.
+    fn hint(&self) -> Hint<'a> {
         if !self.locks.settings().wake_ups || self.summary.wake_ups >= self.trusted_wake_ups() {
-            return Ok(None);
+            return Hint::Unavailable;
         }
+        let (locks, key) = (self.locks, self.key);
         let limits = Limits {
-            token: limits.token.clone(),
+            token: None,
             deadline: Some(self.deadline),
         };
-        let subject = Subject::new(Operation::Lock).key(self.key);
-        let send = |deadline| {
-            let request = WatchRequest::new(self.key, deadline);
-            self.locks.backend().watch(request)
-        };
-        match self.locks.bounded(subject, &limits, send).await {
-            Err(error) if error.code() == ErrorCode::Aborted => {
-                Err(error.with_wait(self.summary()))
-            }
-            Err(_) => Ok(None),
-            watch => watch,
-        }
+        Hint::Placing(Box::pin(async move {
+            let subject = Subject::new(Operation::Lock).key(key);
+            let send = |deadline| locks.backend().watch(WatchRequest::new(key, deadline));
+            locks.bounded(subject, &limits, send).await
+        }))
     }
 
     /// Waits until there is a reason to ask again. `free_in` is what the store said last.
@@ -234,19 +244,19 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         limits: &Limits,
         place: &Place<F>,
         free_in: Option<Duration>,
-        watch: &mut Option<Watch>,
+        hint: &mut Hint<'a>,
     ) -> Result<Woken, LockError> {
         let options = self.options;
         let longest = options.max_retry_delay.max(options.retry_delay);
-        let (mut pause, mut woken) = match place.held_for() {
+        let pause = match place.held_for() {
             // Its guard says when it is released. But anyone may release by id.
-            Some(left) => (left.min(options.max_retry_delay), Woken::Poll),
+            Some(left) => left.min(longest),
             None => {
                 let (base, polls) = (options.retry_delay, self.summary.polls);
-                let pause = options.backoff.delay(options.jitter, base, longest, polls);
-                (pause, Woken::Poll)
+                options.backoff.delay(options.jitter, base, longest, polls)
             }
         };
+        let (mut pause, mut woken) = (pause.max(SHORTEST), Woken::Poll);
         // Clocks differ by a little. A store that is wrong about it time and again is asked ever later.
         let at_least = Backoff::Exponential.delay(Jitter::None, SHORTEST, longest, self.expired);
         if let Some(free_in) = free_in.map(|free_in| free_in.max(at_least))
@@ -262,14 +272,23 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             // Too long: ask once more a little before the timeout instead.
             pause = left - LAST_ATTEMPT;
         }
-        let woken = tokio::select! {
-            biased;
-            () = limits.cancelled() => return Err(self.aborted()),
-            () = place.freed() => Woken::Freed,
-            in_place = changed(watch) => Woken::Changed(in_place),
-            () = sleep(pause) => match last {
-                true => return Err(self.held_until_the_timeout(place)),
-                false => woken,
+        let ends = after(Instant::now(), pause);
+        let woken = loop {
+            let slice = ends.min(Instant::now() + LockOptions::DEFAULT_MAX_RETRY_DELAY);
+            tokio::select! {
+                biased;
+                () = limits.cancelled() => return Err(self.aborted()),
+                () = place.freed() => break Woken::Freed,
+                in_place = hint.changed() => break Woken::Changed(in_place),
+                () = sleep_until(slice) => {
+                    if slice < ends && !place.others_wait() {
+                        continue;
+                    }
+                    if last {
+                        return Err(self.held_until_the_timeout(place));
+                    }
+                    break if slice < ends { Woken::PollForOthers } else { woken };
+                }
             }
         };
         self.expired = match woken {
@@ -355,11 +374,29 @@ impl<F: FenceToken> Drop for Waiting<'_, F> {
     }
 }
 
-/// Resolves when the store says that the key may be free, with whether the watch is still in place.
-async fn changed(watch: &mut Option<Watch>) -> bool {
-    match watch {
-        Some(watch) => watch.changed().await.is_ok(),
-        None => std::future::pending().await,
+/// What the store says beside its answers.
+enum Hint<'a> {
+    None,
+    /// A watch is being put in place.
+    Placing(Answer<'a, Option<Watch>>),
+    InPlace(Watch),
+    /// Until the next poll.
+    Unavailable,
+}
+
+impl Hint<'_> {
+    /// Resolves when the key may be free, with whether the watch is still in place.
+    async fn changed(&mut self) -> bool {
+        if let Self::Placing(placing) = self {
+            *self = match placing.await {
+                Ok(Some(watch)) => Self::InPlace(watch),
+                Ok(None) | Err(_) => Self::Unavailable,
+            };
+        }
+        match self {
+            Self::InPlace(watch) => watch.changed().await.is_ok(),
+            _ => std::future::pending().await,
+        }
     }
 }
 

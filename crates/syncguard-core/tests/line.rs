@@ -257,6 +257,65 @@ async fn a_release_elsewhere_wakes_the_head_of_the_line_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_that_never_is_in_place_holds_nobody_up() {
+    let faulty = FaultyBackend::default();
+    faulty.hang_watches();
+    let (locks, elsewhere) = (faulty.locks(), Locks::new(faulty.store.clone()));
+    let holder = held(&elsewhere, "k").await;
+    let (first, second) = (waiter(&locks, MINUTE).await, waiter(&locks, MINUTE).await);
+    sleep(Duration::from_secs(20)).await;
+    let freed = Instant::now();
+    let _ = holder.release().await.unwrap();
+    let guard = first.await.unwrap().unwrap();
+    assert!(
+        freed.elapsed() <= Duration::from_millis(1_002),
+        "{:?}",
+        freed.elapsed()
+    );
+    let freed = Instant::now();
+    let _ = guard.release().await.unwrap();
+    drop(second.await.unwrap().unwrap());
+    assert!(freed.elapsed() <= MS, "{:?}", freed.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_delays_of_one_caller_are_not_those_of_the_callers_behind_it() {
+    let store = MemoryBackend::default();
+    let elsewhere = Locks::new(store.clone());
+    let locks = Locks::builder(store).wake_ups(false).build();
+    let holder = held(&elsewhere, "k").await;
+    let slow = locks.lock("k").timeout(MINUTE).retry_delay(MINUTE / 2);
+    let slow = tokio::spawn(async move { slow.await.ok() });
+    sleep(MS).await;
+    let next = waiter(&locks, Duration::from_secs(5)).await;
+    sleep(Duration::from_secs(1)).await;
+    let _ = holder.release().await.unwrap();
+    let guard = slow.await.unwrap().unwrap();
+    let _ = guard.release().await.unwrap();
+    assert!(next.await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_own_release_in_flight_is_no_contention_from_outside() {
+    let faulty = FaultyBackend::default();
+    let locks = faulty.locks();
+    let holder = held(&locks, "k").await;
+    faulty.plan(Operation::Release, [Fault::DelayRequest(5 * MS)]);
+    let releasing = tokio::spawn(async move { holder.release().await });
+    sleep(MS).await;
+    // Refused by the lock that is being released, and then handed over.
+    let guard = locks.lock("k").await.unwrap();
+    assert!(releasing.await.unwrap().unwrap().is_released());
+    drop(guard);
+    locks.drain(MINUTE).await.unwrap();
+    let started = Instant::now();
+    for _ in 0..100 {
+        let _ = locks.lock("k").await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(started.elapsed(), Duration::ZERO, "it never stood back");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_ends_elsewhere_is_followed_at_once_and_without_polls() {
     let (locks, elsewhere) = two_processes();
     let lease = held(&elsewhere, "k").await.detach();

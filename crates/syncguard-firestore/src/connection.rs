@@ -146,7 +146,8 @@ impl Connection {
             return;
         };
         let mut current = self.current();
-        let silent = current.heard < sent && current.heard.elapsed() >= MOST_SILENCE;
+        // A request that had little time left says nothing.
+        let silent = current.heard < sent && sent.elapsed() >= MOST_SILENCE;
         if current.number != number || !silent {
             return;
         }

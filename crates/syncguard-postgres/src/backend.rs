@@ -155,10 +155,11 @@ impl LockBackend for PostgresBackend {
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
         let (statements, subject) = (self.statements(), request.id.as_str());
-        let unanswered = self.inner.unanswered.storage_key(request.id);
+        let unanswered = self.inner.unanswered.find(request.id);
         let mut in_flight = false;
-        if let Some(storage_key) = &unanswered {
-            let values = [Value::Text(storage_key)];
+        if let Some((storage_key, given_up)) = &unanswered {
+            let given_up_ms = i64::try_from(given_up.as_millis()).unwrap_or(i64::MAX);
+            let values = [Value::Text(storage_key), Value::Number(given_up_ms)];
             let reply = self
                 .query(&statements.in_flight, subject, &values, request.deadline)
                 .await;

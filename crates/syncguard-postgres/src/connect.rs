@@ -78,7 +78,9 @@ impl PostgresBackend {
     /// chooses TLS, if the application enabled one of the `tls-*` features, here or on `sqlx`.
     ///
     /// No statement waits longer than 500 ms in the server for another transaction; the operation then
-    /// asks again until its deadline. `options[lock_timeout]` in the URL changes that.
+    /// asks again until its deadline. `options[lock_timeout]` in the URL changes that, but not with
+    /// [`transaction_pooler`](PostgresOptions::transaction_pooler), and not for an operation that is
+    /// repeated after a conflict.
     ///
     /// # Errors
     /// `InvalidArgument` if options or URL cannot work, if the URL asks for TLS without a feature for

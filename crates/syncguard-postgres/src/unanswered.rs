@@ -52,10 +52,11 @@ impl Unanswered {
         }
     }
 
-    /// The storage key of an acquire without a reply.
-    pub(crate) fn storage_key(&self, id: &LockId) -> Option<String> {
+    /// The storage key of an acquire without a reply, and how long ago that was given up.
+    pub(crate) fn find(&self, id: &LockId) -> Option<(String, Duration)> {
         let entries = self.entries();
-        entries.by_id.get(id).map(|entry| entry.storage_key.clone())
+        let entry = entries.by_id.get(id)?;
+        Some((entry.storage_key.clone(), entry.since.elapsed()))
     }
 
     /// A release has found what the acquire left, or that it left nothing and will not any more.
@@ -128,21 +129,18 @@ mod tests {
         let id = LockId::generate().unwrap();
         let ttl = Ttl::new(Duration::from_secs(60)).unwrap();
         unanswered.sending(&id, "k", ttl, Instant::now()).answered();
-        assert_eq!(unanswered.storage_key(&id), None);
+        assert!(unanswered.find(&id).is_none());
 
         let id = drop_one(&unanswered, Duration::from_secs(60));
         unanswered.settled(&id, false);
-        assert_eq!(
-            unanswered.storage_key(&id).as_deref(),
-            Some("k"),
-            "on the way"
-        );
+        let (storage_key, _) = unanswered.find(&id).expect("it is on the way");
+        assert_eq!(storage_key, "k");
         tokio::time::sleep(ON_THE_WAY * 2).await;
         unanswered.settled(&id, false);
-        assert_eq!(unanswered.storage_key(&id), None);
+        assert!(unanswered.find(&id).is_none());
         let id = drop_one(&unanswered, Duration::from_secs(60));
         unanswered.settled(&id, true);
-        assert_eq!(unanswered.storage_key(&id), None);
+        assert!(unanswered.find(&id).is_none());
     }
 
     #[tokio::test]

@@ -152,7 +152,8 @@ impl LockBackend for RedisBackend {
     /// Refuses further calls, waits for those in flight, and closes the connection that
     /// [`connect`](Self::connect) opened. A client or pool that the application passed in stays open.
     async fn close(&self, request: CloseRequest) -> Result<(), LockError> {
+        let closed = self.clients.close(request.deadline).await;
         self.wake_ups.close().await;
-        self.clients.close(request.deadline).await
+        closed
     }
 }

@@ -234,7 +234,7 @@ fn parse_with_tls(url: &str, base: &str, encrypted: bool) -> Result<Config, Lock
         return from_url(url);
     }
     // The parser never makes its own connector.
-    let plain = base.trim_end_matches('s');
+    let plain = base.strip_suffix('s').unwrap_or(base);
     let rest = url.strip_prefix(base).unwrap_or_default();
     let mut config = from_url(&format!("{plain}{rest}"))?;
     config.tls = Some(crate::tls::connector()?.into());

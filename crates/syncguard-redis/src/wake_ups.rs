@@ -6,10 +6,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use fred::clients::Client;
 use fred::interfaces::{EventInterface as _, TrackingInterface as _};
 use fred::types::Value;
 use fred::types::client::Invalidation;
+use fred::types::config::Server;
 use syncguard_core::LockError;
 use syncguard_core::backend::{Watch, WatchKey, Watcher, Watchers};
 use tokio::sync::broadcast::Receiver;
@@ -21,11 +21,12 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::error::CommandError;
 use crate::wire::Clients;
 
-/// How often an unused connection is looked for, and a used one is tested.
+/// How often an unused connection is looked for.
 const TICK: Duration = Duration::from_secs(5);
 
-/// For how long a server that refuses client tracking is not asked again.
+/// For how long a server that refuses client tracking, or a further connection, is not asked again.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
+const UNREACHABLE_FOR: Duration = Duration::from_secs(2);
 
 /// Where a lock's value ends that stays the same when it is extended.
 const LEASE: std::ops::Range<usize> = 0..34;
@@ -38,6 +39,8 @@ pub(crate) struct WakeUps(Arc<Mutex<State>>);
 struct State {
     tracking: Option<Arc<Tracking>>,
     refused_until: Option<Instant>,
+    /// It was logged.
+    refusal_was_said: bool,
 }
 
 /// A connection that hears of changes.
@@ -75,8 +78,13 @@ impl WakeUps {
         match watched.read(deadline).await {
             Ok(()) => Ok(Some(Watch::new(watched))),
             Err(error) if error.is_denied() => {
-                tracing::info!("the Redis server refuses client tracking; callers that wait poll");
-                self.0.lock().await.refused_until = Some(Instant::now() + REFUSED_FOR);
+                let mut state = self.0.lock().await;
+                state.refused_until = Some(Instant::now() + REFUSED_FOR);
+                if !std::mem::replace(&mut state.refusal_was_said, true) {
+                    tracing::info!(
+                        "the Redis server refuses client tracking; callers that wait poll"
+                    );
+                }
                 Ok(None)
             }
             Err(error) => Err(error.of_read()),
@@ -93,11 +101,16 @@ impl WakeUps {
         if let Some(tracking) = state.tracking.as_ref().filter(|it| it.clients.are_alive()) {
             return Ok(Arc::clone(tracking));
         }
-        let (client, clients) = clients.another(deadline).await?;
+        let (client, clients) = clients.another(deadline).await.inspect_err(|_| {
+            // The others that wait would try one after the other.
+            state.refused_until = Some(Instant::now() + UNREACHABLE_FOR);
+        })?;
         let watchers = Watchers::default();
+        // Before the first read: nothing is missed.
+        let (changes, reconnects) = (client.invalidation_rx(), client.reconnect_rx());
         let events = events(
-            client,
-            clients.clone(),
+            changes,
+            reconnects,
             watchers.clone(),
             Arc::downgrade(&self.0),
         );
@@ -117,9 +130,12 @@ impl WakeUps {
 }
 
 /// Wakes who watches, until nobody has done so for a while.
-async fn events(client: Client, clients: Clients, watchers: Watchers, state: Weak<Mutex<State>>) {
-    let (mut changes, mut reconnects) = (client.invalidation_rx(), client.reconnect_rx());
-    drop(client);
+async fn events(
+    mut changes: Receiver<Invalidation>,
+    mut reconnects: Receiver<Server>,
+    watchers: Watchers,
+    state: Weak<Mutex<State>>,
+) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.reset();
@@ -148,9 +164,6 @@ async fn events(client: Client, clients: Clients, watchers: Watchers, state: Wea
                     state.tracking = None;
                     return;
                 }
-                drop(state);
-                // A peer that fell silent is noticed only while a reply is due.
-                let _ = clients.ask("PING", vec![], clients.own_deadline()).await;
             }
         }
     }

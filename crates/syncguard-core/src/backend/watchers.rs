@@ -36,7 +36,7 @@ impl Watchers {
         let mut keys = self.keys();
         let sender = keys.entry(Arc::clone(&key));
         Watcher {
-            woken: sender.or_insert_with(|| watch::channel(()).0).subscribe(),
+            woken: Some(sender.or_insert_with(|| watch::channel(()).0).subscribe()),
             key,
             watchers: self.clone(),
         }
@@ -77,7 +77,8 @@ impl fmt::Debug for Watchers {
 
 /// One that watches a key, made by [`Watchers::watch`].
 pub struct Watcher {
-    woken: watch::Receiver<()>,
+    /// `None` once it is being dropped.
+    woken: Option<watch::Receiver<()>>,
     key: Arc<str>,
     watchers: Watchers,
 }
@@ -89,21 +90,27 @@ impl Watcher {
     /// # Cancel safety
     /// Safe: a wake-up stays until a call has resolved.
     pub async fn woken(&mut self) {
-        // The sender lives for as long as anyone watches.
-        let _ = self.woken.changed().await;
+        if let Some(woken) = &mut self.woken {
+            // The sender lives for as long as anyone watches.
+            let _ = woken.changed().await;
+        }
     }
 
     /// Forgets a wake-up.
     pub fn reset(&mut self) {
-        self.woken.mark_unchanged();
+        if let Some(woken) = &mut self.woken {
+            woken.mark_unchanged();
+        }
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
         let mut keys = self.watchers.keys();
+        // Under the mutex, so that the last one finds itself to be the last.
+        self.woken = None;
         let sender = keys.get(&self.key);
-        if sender.is_some_and(|sender| sender.receiver_count() == 1) {
+        if sender.is_some_and(|sender| sender.receiver_count() == 0) {
             keys.remove(&self.key);
         }
     }

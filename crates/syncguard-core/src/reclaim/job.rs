@@ -93,8 +93,9 @@ impl<F: FenceToken> Job<F> {
     pub(super) async fn attempt(self) -> Attempted<F> {
         match self.release().await {
             Ok(ReleaseResult::Released) => {
-                if let Some(key) = &self.key {
-                    self.locks.lines().freed(key);
+                match &self.key {
+                    Some(key) => self.locks.lines().freed(key),
+                    None => self.locks.lines().released(&self.id),
                 }
                 self.end(ReclaimResult::Released);
                 Attempted::Answered(None)

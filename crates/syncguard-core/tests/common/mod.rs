@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,6 +46,7 @@ pub struct FaultyBackend {
     plan: Arc<Mutex<HashMap<Operation, VecDeque<Fault>>>>,
     calls: Arc<Mutex<Vec<Operation>>>,
     in_flight: Arc<Mutex<Vec<Operation>>>,
+    deaf: Arc<AtomicBool>,
 }
 
 impl FaultyBackend {
@@ -89,6 +91,11 @@ impl FaultyBackend {
 
     pub fn reporters(&self) -> Vec<Reporter> {
         self.reporters.lock().unwrap().clone()
+    }
+
+    /// No watch is ever in place from now on.
+    pub fn hang_watches(&self) {
+        self.deaf.store(true, Ordering::SeqCst);
     }
 
     pub fn locks(&self) -> Locks {
@@ -188,6 +195,9 @@ impl LockBackend for FaultyBackend {
     }
 
     async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
+        if self.deaf.load(Ordering::SeqCst) {
+            return pending().await;
+        }
         self.store.watch(request).await
     }
 

@@ -280,7 +280,9 @@ impl OwnPool {
 fn configured(target: &PgConnectOptions) -> PgConnectOptions {
     let configured = target.clone().options(SETTINGS);
     let options = target.get_options().unwrap_or_default();
-    if options.contains(LOCK_TIMEOUT) {
+    // `deadlock_timeout` is another setting.
+    let mut words = options.split(|at: char| !at.is_alphanumeric() && at != '_');
+    if words.any(|word| word == LOCK_TIMEOUT) {
         return configured;
     }
     configured.options([(LOCK_TIMEOUT, LOCK_TIMEOUT_MS)])

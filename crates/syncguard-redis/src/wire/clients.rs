@@ -276,8 +276,8 @@ impl Clients {
             version: RespVersion::RESP3,
             ..client.client_config()
         };
-        let timeout = deadline.saturating_duration_since(Instant::now());
-        let (another, connection) = connect::open(config, timeout).await?;
+        let opened = timeout_at(deadline, connect::open(config, self.0.timeout)).await;
+        let (another, connection) = opened.map_err(|_| CommandError::PAST_DEADLINE.of_read())??;
         let slot = match self.0.options.cluster_hash {
             Some(ClusterHash::Custom(slot)) => Some(slot),
             _ => None,

@@ -11,6 +11,7 @@ use fred::types::{ClusterHash, CustomCommand, Value};
 /// Longest pause between two commands on an idle connection. Firewalls and load balancers forget
 /// connections that were idle for longer, most after minutes, and tell neither side.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Sends a command from time to time, and reconnects if there is no reply.
 ///
@@ -20,13 +21,13 @@ pub(crate) async fn keep_alive(client: Client, mut options: Options, timeout: Du
     options.timeout = Some(timeout);
     let asking = client.with_options(&options);
     loop {
-        tokio::time::sleep(timeout.min(LONGEST_PAUSE)).await;
+        tokio::time::sleep(timeout.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).await;
         // Not PING, for which users need no permission otherwise.
         let command = CustomCommand::new_static("TIME", ClusterHash::FirstKey, false);
         let reply: Result<Value, _> = asking.custom(command, Vec::<Value>::new()).await;
         if reply.is_err_and(|error| matches!(error.kind(), ErrorKind::Timeout)) {
             tracing::warn!("a connection to Redis fell silent; it is replaced");
-            let _ = client.force_reconnection().await;
+            let _ = tokio::time::timeout(timeout, client.force_reconnection()).await;
         }
     }
 }
