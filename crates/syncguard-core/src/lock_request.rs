@@ -144,6 +144,11 @@ impl<F: FenceToken> LockRequest<F> {
         self.with(|options| options.max_retry_delay(delay))
     }
 
+    /// See [`LockOptions::retry_failures`]. Default: `false`.
+    pub fn retry_failures(self, retry: bool) -> Self {
+        self.with(|options| options.retry_failures(retry))
+    }
+
     /// See [`LockOptions::backoff`]. Default: [`Backoff::Exponential`].
     pub fn backoff(self, backoff: Backoff) -> Self {
         self.with(|options| options.backoff(backoff))

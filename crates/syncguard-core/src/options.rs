@@ -38,6 +38,7 @@ pub struct LockOptions {
     pub(crate) backoff: Backoff,
     pub(crate) jitter: Jitter,
     pub(crate) timeout: Duration,
+    pub(crate) retry_failures: bool,
     pub(crate) auto_extend: Option<AutoExtend>,
     pub(crate) on_release_error: Option<ReleaseErrorHandler>,
     pub(crate) token: Option<CancellationToken>,
@@ -53,6 +54,7 @@ impl Default for LockOptions {
             backoff: Backoff::default(),
             jitter: Jitter::default(),
             timeout: Self::DEFAULT_TIMEOUT,
+            retry_failures: false,
             auto_extend: None,
             on_release_error: None,
             token: None,
@@ -126,6 +128,17 @@ impl LockOptions {
     /// How much of the delay is random. Default: [`Jitter::Equal`].
     pub fn jitter(mut self, jitter: Jitter) -> Self {
         self.jitter = jitter;
+        self
+    }
+
+    /// Waits through failures that may pass, such as a store that is away:
+    /// [`is_retryable`](LockError::is_retryable) ones. Default: `false`; a failure ends the wait at once.
+    ///
+    /// It asks again after the same delays as for a key that is held. The background releases what an
+    /// attempt with an unknown outcome may have acquired. If the last attempt fails, its error is the
+    /// source of `AcquisitionTimeout`.
+    pub fn retry_failures(mut self, retry: bool) -> Self {
+        self.retry_failures = retry;
         self
     }
 

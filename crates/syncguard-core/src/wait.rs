@@ -67,6 +67,8 @@ struct Waiting<'a, F: FenceToken> {
     summary: WaitSummary,
     /// How many pauses in a row ended when the store was to grant the key.
     expired: u32,
+    /// Why the last attempt failed, if the options say to go on then.
+    failure: Option<LockError>,
     outcome: WaitOutcome,
 }
 
@@ -108,6 +110,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             deadline: after(started, options.timeout),
             summary: WaitSummary::default(),
             expired: 0,
+            failure: None,
             outcome: WaitOutcome::Abandoned,
         }
     }
@@ -139,21 +142,28 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
                 let ours = place.held_for().is_some();
                 let asked = Instant::now();
                 match self.ask(ttl).await? {
-                    Attempt::Acquired(guard) => {
+                    Some(Attempt::Acquired(guard)) => {
                         place.hold(&guard);
                         return Ok(guard);
                     }
-                    Attempt::Locked { free_in: told } => free_in = told,
-                }
-                if !ours {
-                    place.refused(asked.elapsed());
+                    Some(Attempt::Locked { free_in: told }) => {
+                        free_in = told;
+                        if !ours {
+                            place.refused(asked.elapsed());
+                        }
+                    }
+                    // A watch would say that the key is free, without a pause.
+                    None => (free_in, hint) = (None, Hint::Unavailable),
                 }
                 if self
                     .options
                     .max_retries
                     .is_some_and(|most| self.summary.polls >= most)
                 {
-                    return Err(self.timed_out("the key was still held after the last retry"));
+                    return Err(self.timed_out(match self.failure {
+                        Some(_) => "the store still failed after the last retry",
+                        None => "the key was still held after the last retry",
+                    }));
                 }
             }
             ask = true;
@@ -207,18 +217,25 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         }
     }
 
-    /// Asks once.
-    async fn ask(&mut self, ttl: Ttl) -> Result<Attempt<F>, LockError> {
+    /// Asks once. `None` if it failed, and the options say to go on then.
+    async fn ask(&mut self, ttl: Ttl) -> Result<Option<Attempt<F>>, LockError> {
         self.summary.attempts = self.summary.attempts.saturating_add(1);
         let deadline = Some(self.deadline);
-        let result = attempt(self.locks, self.key, ttl, self.options, deadline).await;
-        result.map_err(|error| {
-            if is_timeout(&error) && Instant::now() >= self.deadline {
-                self.unanswered(error)
-            } else {
-                error.with_wait(self.summary())
+        match attempt(self.locks, self.key, ttl, self.options, deadline).await {
+            Ok(attempt) => {
+                self.failure = None;
+                Ok(Some(attempt))
             }
-        })
+            Err(error) if is_timeout(&error) && Instant::now() >= self.deadline => {
+                self.failure = Some(error);
+                Err(self.timed_out("the last attempt had no answer"))
+            }
+            Err(error) if self.options.retry_failures && error.is_retryable() => {
+                self.failure = Some(error);
+                Ok(None)
+            }
+            Err(error) => Err(error.with_wait(self.summary())),
+        }
     }
 
     /// Begins to watch the key, if the store can.
@@ -320,11 +337,13 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
 
     fn held_until_the_timeout(&self, place: &Place<F>) -> LockError {
         self.timed_out(match place.held_for() {
+            _ if self.failure.is_some() => "the store failed until the timeout",
             Some(_) => "a guard of this process held the key until the timeout",
             None => "the key stayed held until the timeout",
         })
     }
 
+    /// What is known of an attempt that failed last holds for the wait.
     fn timed_out(&self, cause: &str) -> LockError {
         let summary = self.summary();
         let WaitSummary {
@@ -332,22 +351,20 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         } = summary;
         let plural = if attempts == 1 { "" } else { "s" };
         let message = format!("gave up after {attempts} attempt{plural} in {waited:.1?}: {cause}");
-        LockError::new(ErrorCode::AcquisitionTimeout, message)
+        let mut error = LockError::new(ErrorCode::AcquisitionTimeout, message)
             .with_operation(Operation::Lock)
             .with_key(self.key)
-            .with_wait(summary)
-    }
-
-    /// The timeout came during an attempt. What is known of that attempt holds for the wait.
-    fn unanswered(&self, attempt: LockError) -> LockError {
-        let mut error = self.timed_out("the last attempt had no answer");
-        if attempt.outcome_unknown() {
+            .with_wait(summary);
+        let Some(failure) = &self.failure else {
+            return error;
+        };
+        if failure.outcome_unknown() {
             error = error.with_outcome_unknown();
         }
-        if let Some(id) = attempt.lock_id() {
+        if let Some(id) = failure.lock_id() {
             error = error.with_lock_id(id);
         }
-        error.with_source(attempt)
+        error.with_source(failure.clone())
     }
 
     fn end(mut self, result: &Result<LockGuard<F>, LockError>) {

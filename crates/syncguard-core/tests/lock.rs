@@ -220,6 +220,38 @@ async fn only_contention_is_retried() {
     assert_eq!(faulty.calls(Operation::Acquire), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn failures_that_may_pass_are_waited_through_if_asked() {
+    let faulty = FaultyBackend::default();
+    let away = Fault::Refuse(ErrorCode::ServiceUnavailable);
+    faulty.plan(Operation::Acquire, [away, Fault::LoseReply, away]);
+    let locks = faulty.locks();
+    let request = || locks.lock("k").retry_failures(true);
+    // The second attempt was granted, and no caller knew: it is released in the background.
+    let guard = request().timeout(MINUTE).await.unwrap();
+    assert!(faulty.calls(Operation::Acquire) >= 4);
+    locks.drain(MINUTE).await.unwrap();
+    let _ = guard.release().await.unwrap();
+
+    faulty.plan(Operation::Acquire, [away; 100]);
+    let started = Instant::now();
+    let error = request().await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::AcquisitionTimeout);
+    assert!(error.to_string().contains("the store failed"), "{error}");
+    assert!(std::error::Error::source(&error).is_some());
+    assert!(started.elapsed() >= LockOptions::DEFAULT_TIMEOUT);
+
+    let refused = Fault::Refuse(ErrorCode::AuthFailed);
+    let faulty = FaultyBackend::default();
+    faulty.plan(Operation::Acquire, [refused]);
+    let error = faulty.locks().lock("k").retry_failures(true).await;
+    assert_eq!(
+        error.unwrap_err().code(),
+        ErrorCode::AuthFailed,
+        "it does not pass"
+    );
+}
+
 #[tokio::test]
 async fn bad_arguments_are_refused_before_any_call() {
     let faulty = FaultyBackend::default();
