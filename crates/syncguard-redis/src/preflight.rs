@@ -32,8 +32,11 @@ pub(crate) async fn findings(
         Some(info) => preflight.server(&info).await?.findings(),
         None => vec![info_denied()],
     };
+    let misrouted = |finding: &Finding| finding.code().starts_with("redis-cluster-");
     match preflight.permissions().await? {
         Some(missing) => findings.push(missing),
+        // It would only show the same again.
+        None if findings.iter().any(misrouted) => {}
         None => {
             let name = names.lock(&LockKey::new("preflight")?)?;
             let watch = wake_ups.watch(clients, name, deadline).await;

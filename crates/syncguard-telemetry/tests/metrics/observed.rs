@@ -30,7 +30,7 @@ async fn callers_that_wait_are_counted_and_their_waits_timed() {
     };
     let (granted, seen) = tokio::join!(granted, watch);
     assert_eq!(seen, 1.0);
-    let wakes = [("syncguard.wake.reason=hand-over".to_owned(), 1.0)];
+    let wakes = [("wake.reason=hand-over".to_owned(), 1.0)];
     assert_eq!(sdk.points("syncguard.lock.wakes"), wakes.into());
     let in_section = granted.unwrap().into_value();
     assert_eq!(in_section, 0.0, "a holder does not wait");
@@ -63,7 +63,8 @@ async fn background_releases_are_counted_by_result() {
     let locks = sdk.observe(faulty.locks());
     faulty.plan(Operation::Acquire, [Fault::LoseReply]);
     locks.try_lock(KEY).await.unwrap_err();
-    let refused = Fault::Refuse(ErrorCode::AuthFailed);
+    // For good, unlike a password that is being rotated.
+    let refused = Fault::Refuse(ErrorCode::InvalidArgument);
     faulty.plan(Operation::Release, [Fault::Pass, refused, refused]);
     locks.drain(PATIENCE).await.unwrap();
     let guard = locks.try_lock(KEY).await.unwrap().unwrap();
