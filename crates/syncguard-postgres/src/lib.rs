@@ -84,6 +84,7 @@ mod preflight;
 mod record;
 mod schema;
 mod unanswered;
+mod wake_ups;
 mod wire;
 
 pub use sqlx;
