@@ -7,19 +7,20 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
-use sqlx::{AssertSqlSafe, PgPool, Row as _, SqlSafeStr as _, SqlStr};
+use sqlx::{Acquire as _, AssertSqlSafe, PgPool, Row as _, SqlSafeStr as _, SqlStr};
 use syncguard_core::backend::{
     DEFAULT_OPERATION_TIMEOUT, IsLockedRequest, LockBackend as _, Watch, WatchKey, Watcher,
     Watchers,
 };
-use syncguard_core::{LockError, LockKey};
+use syncguard_core::{ErrorCode, LockError, LockKey};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, WeakUnboundedSender};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
 
 use crate::PostgresBackend;
 use crate::error::{Stage, has_state, map, too_late};
-use crate::wire::SLOT;
+use crate::preflight::share_servers;
+use crate::wire::{SLOT, Session};
 
 /// How often the connection is checked, and an unused one is looked for.
 const TICK: Duration = Duration::from_secs(5);
@@ -64,6 +65,32 @@ struct State {
     /// It was logged.
     refusal_was_said: bool,
     closed: bool,
+}
+
+impl State {
+    /// The server gives no wake-ups, or a pooler none that could be relied on.
+    fn refuse(&mut self) {
+        self.refused_until = Some(Instant::now() + REFUSED_FOR);
+        if !std::mem::replace(&mut self.refusal_was_said, true) {
+            tracing::info!("the PostgreSQL server gives no wake-ups; callers that wait poll");
+        }
+    }
+}
+
+/// Why there is no connection.
+enum Failure {
+    Refused,
+    Other(LockError),
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        if has_state(&error, REFUSED) {
+            Self::Refused
+        } else {
+            Self::Other(map(error, Stage::Connecting { exhausted: false }))
+        }
+    }
 }
 
 /// A connection that hears of releases.
@@ -123,7 +150,8 @@ impl WakeUps {
             return Ok(None);
         }
         let deadline = deadline.min(Instant::now() + OPEN_TIMEOUT);
-        let opened = timeout_at(deadline, Connection::open(backend, Arc::downgrade(&self.0)));
+        let connection = Connection::open(backend, Arc::downgrade(&self.0), deadline);
+        let opened = timeout_at(deadline, connection);
         match opened.await {
             Ok(Ok((connection, commands))) => {
                 tokio::spawn(connection.run());
@@ -131,18 +159,15 @@ impl WakeUps {
                 state.listening = Some(Arc::clone(&listening));
                 Ok(Some(listening))
             }
-            Ok(Err(error)) if has_state(&error, REFUSED) => {
-                state.refused_until = Some(Instant::now() + REFUSED_FOR);
-                if !std::mem::replace(&mut state.refusal_was_said, true) {
-                    tracing::info!("the PostgreSQL server refuses LISTEN; callers that wait poll");
-                }
+            Ok(Err(Failure::Refused)) => {
+                state.refuse();
                 Ok(None)
             }
             failed => {
                 // The others that wait would try one after the other.
                 state.refused_until = Some(Instant::now() + UNREACHABLE_FOR);
                 Err(match failed {
-                    Ok(Err(error)) => map(error, Stage::Connecting { exhausted: false }),
+                    Ok(Err(Failure::Other(error))) => error,
                     _ => too_late(),
                 })
             }
@@ -188,7 +213,8 @@ impl Connection {
     async fn open(
         backend: &PostgresBackend,
         state: Weak<Mutex<State>>,
-    ) -> Result<(Self, UnboundedSender<Command>), sqlx::Error> {
+        deadline: Instant,
+    ) -> Result<(Self, UnboundedSender<Command>), Failure> {
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .idle_timeout(None)
@@ -197,6 +223,16 @@ impl Connection {
         let mut listener = PgListener::connect_with(&pool).await?;
         // It would not restore the marks.
         listener.eager_reconnect(false);
+        // A pooler in transaction mode would leave the marks behind in other clients' sessions.
+        let session = Session::open(backend.connections(), deadline);
+        let mut session = session.await.map_err(Failure::Other)?;
+        let other = (&mut listener).acquire().await?;
+        let pooled = share_servers(session.connection()?, other, deadline).await?;
+        session.settle();
+        drop(session);
+        if pooled != Some(false) {
+            return Err(Failure::Refused);
+        }
         sqlx::raw_sql(SETTINGS).execute(&mut listener).await?;
         listener.listen(&backend.names().channel()).await?;
         let (sender, commands) = mpsc::unbounded_channel();
@@ -246,9 +282,15 @@ impl Connection {
                         return None;
                     }
                     let obeyed = timeout(REPLY_TIMEOUT * 2, self.obey(&mut batch)).await;
-                    let close = obeyed.ok()?.ok()?;
-                    if close.is_some() {
-                        return close;
+                    match obeyed.ok()? {
+                        Ok(None) => {}
+                        Ok(close) => return close,
+                        Err(error) => {
+                            if has_state(&error, REFUSED) && let Some(state) = self.state.upgrade() {
+                                state.lock().await.refuse();
+                            }
+                            return None;
+                        }
                     }
                 }
                 _ = ticks.tick() => {
@@ -392,7 +434,7 @@ impl WatchKey for Watched {
 
 fn lost() -> LockError {
     LockError::new(
-        syncguard_core::ErrorCode::ServiceUnavailable,
+        ErrorCode::ServiceUnavailable,
         "the connection for wake-ups was lost",
     )
 }
