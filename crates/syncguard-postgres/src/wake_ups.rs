@@ -176,7 +176,10 @@ impl WakeUps {
 
     /// Closes the connection for good. Who watches polls from then on.
     pub(crate) async fn close(&self, deadline: Instant) {
-        let mut state = self.0.lock().await;
+        // If the connection is being opened all this while, it is soon unused and closes.
+        let Ok(mut state) = timeout_at(deadline, self.0.lock()).await else {
+            return;
+        };
         state.closed = true;
         let Some(listening) = state.listening.take() else {
             return;

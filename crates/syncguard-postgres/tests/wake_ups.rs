@@ -396,3 +396,70 @@ async fn a_process_that_takes_a_key_without_pause_leaves_a_third_to_another() {
     let all = first + second;
     assert!(first.min(second) * 3 >= all, "{first} and {second}");
 }
+
+#[tokio::test]
+async fn while_a_release_hangs_a_caller_asks_now_and_then() {
+    let (_server, fixture) = server().await;
+    let elsewhere = fixture.another(PostgresOptions::new()).await;
+    let holder = granted(&elsewhere, "k").await;
+    let placed = watch(&fixture.backend, "k").await.unwrap();
+    // As a release does whose commit waits for a standby.
+    let mut hanging = fixture.sql.begin().await.unwrap();
+    let mark = "SELECT classid::bigint << 32 | objid::bigint FROM pg_locks \
+                WHERE locktype = 'advisory' AND objsubid = 2";
+    let mark = fixture.number(mark).await;
+    drop(placed);
+    until(&fixture, MARKS, |marks| marks == 0).await;
+    sqlx::query("SELECT pg_advisory_xact_lock(($1 >> 32)::bit(32)::int, $1::bit(32)::int)")
+        .bind(mark)
+        .execute(&mut *hanging)
+        .await
+        .unwrap();
+    let waiting = waiter(&fixture.locks, "k");
+    let mut watch = watch(&fixture.backend, "k").await.unwrap();
+    for _ in 0..5 {
+        let asks = tokio::time::timeout(Duration::from_secs(30), watch.changed()).await;
+        asks.expect("it sleeps on").unwrap();
+    }
+    released(holder).await;
+    released(served(waiting).await).await;
+    hanging.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_server_ends_the_watch_of_a_process_that_reads_nothing() {
+    let (_server, fixture) = server().await;
+    let holder = granted(&fixture.locks, "k").await;
+    let (watches, watching) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let options = fixture.named(PostgresOptions::new());
+    let url = fixture.url.clone();
+    let stopped = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
+            let _watch = watch(&backend, "k").await.unwrap();
+            watches.send(()).unwrap();
+            // Nothing of this runtime runs now.
+            let _ = ended.recv();
+        });
+    });
+    watching.recv().unwrap();
+    assert_eq!(fixture.number(MARKS).await, 1);
+    released(holder).await;
+    // More than the network's buffers hold, on the channel of that release.
+    let flood = "SELECT count(pg_notify(channel, number || repeat('x', 7000))) \
+                 FROM generate_series(1, 5000) AS number, (SELECT DISTINCT \
+                 substring(query FROM 'syncguard_[0-9a-f]{24}') AS channel FROM pg_stat_activity \
+                 WHERE query LIKE '%DELETE FROM%syncguard_%' AND pid <> pg_backend_pid()) AS release";
+    assert_eq!(fixture.number(flood).await, 5_000);
+    until(&fixture, MARKS, |marks| marks == 0).await;
+    let old = "SELECT count(*) FROM pg_stat_activity WHERE backend_xmin IS NOT NULL \
+               AND pid <> pg_backend_pid() AND datname IS NOT NULL";
+    until(&fixture, old, |old| old == 0).await;
+    drop(end);
+    stopped.join().unwrap();
+}

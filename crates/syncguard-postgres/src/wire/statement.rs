@@ -36,7 +36,7 @@ const IN_TIME_AT_ALL: &str = "pg_catalog.clock_timestamp() - pg_catalog.statemen
 const DEAD: &str = "lock.expires_at_ms <= excluded.acquired_at_ms - {tolerance_ms}";
 
 /// In release: notifies those who wait for a key of the same slot, if anyone does. A caller that waits
-/// holds this lock shared; without one, there is no NOTIFY, which takes a lock of the whole cluster.
+/// holds this lock shared; without one, there is no NOTIFY, with which transactions commit one after the other.
 const WAKE: &str = ", CASE WHEN NOT pg_catalog.pg_try_advisory_xact_lock({class}, {slot}) \
                     THEN pg_catalog.pg_notify('{channel}', ({slot})::pg_catalog.text) END AS woken";
 
