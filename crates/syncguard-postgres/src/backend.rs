@@ -2,26 +2,34 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, DEFAULT_OPERATION_TIMEOUT,
     ExtendRequest, FailureReason, IsLockedRequest, LockBackend, Lookup, LookupRequest,
-    PreflightRequest, PurgeRequest, ReleaseRequest, TimeAuthority,
+    PreflightRequest, PurgeRequest, ReleaseRequest, TimeAuthority, Watch, WatchRequest,
 };
 use syncguard_core::{
     ErrorCode, ExtendResult, Fence, Finding, LockError, LockInfoDebug, ReleaseResult,
 };
 use tokio::time::Instant;
 
+use crate::error::is_of_state;
 use crate::names::Names;
 use crate::options::Settings;
 use crate::record::{parse_grant, parse_info, parse_locked, parse_ms, unreadable};
 use crate::unanswered::Unanswered;
+use crate::wake_ups::WakeUps;
 use crate::wire::{Connections, Reply, Statement, Statements, Value, query};
 
 /// How many times an operation is sent while the server leaves it undecided.
 const ATTEMPTS: u32 = 3;
+
+/// The SQLSTATEs of a release that may not notify.
+const MAY_NOT_NOTIFY: &[&str] = &["42501"];
+
+/// The SQLSTATEs of a release whose notification has no room: in the queue, or for its advisory lock.
+const NO_ROOM_TO_NOTIFY: &[&str] = &["53200", "54000"];
 
 const CLEANUP_INTERVAL_MS: i64 = 1_000;
 
@@ -38,6 +46,9 @@ struct Inner {
     settings: Settings,
     statements: Statements,
     unanswered: Unanswered,
+    wake_ups: WakeUps,
+    /// The role may not: releases wake nobody.
+    may_not_notify: AtomicBool,
     created: Instant,
     /// Milliseconds since `created`.
     next_cleanup: AtomicI64,
@@ -52,6 +63,8 @@ impl PostgresBackend {
                 settings,
                 statements,
                 unanswered: Unanswered::default(),
+                wake_ups: WakeUps::default(),
+                may_not_notify: AtomicBool::new(false),
                 created: Instant::now(),
                 next_cleanup: AtomicI64::new(0),
             }),
@@ -84,6 +97,29 @@ impl PostgresBackend {
         let pooled = self.inner.settings.transaction_pooler;
         let connections = &self.inner.connections;
         query(connections, pooled, statement, subject, values, deadline).await
+    }
+
+    /// Deletes the lock of an id and wakes those who wait for it, if that is possible.
+    async fn delete(&self, id: &str, deadline: Instant) -> Result<Reply, LockError> {
+        let (statements, may_not) = (self.statements(), &self.inner.may_not_notify);
+        let silently = async || {
+            let statement = &statements.release_silently;
+            self.query(statement, id, &[], deadline).await
+        };
+        if may_not.load(Ordering::Relaxed) {
+            return silently().await;
+        }
+        match self.query(&statements.release, id, &[], deadline).await {
+            // The server checks this before it deletes anything.
+            Err(error) if is_of_state(&error, MAY_NOT_NOTIFY) => {
+                let reply = silently().await?;
+                may_not.store(true, Ordering::Relaxed);
+                Ok(reply)
+            }
+            // It was rolled back.
+            Err(error) if is_of_state(&error, NO_ROOM_TO_NOTIFY) => silently().await,
+            reply => reply,
+        }
     }
 
     /// Deletes the expired row of a key in the background, at most once in the interval.
@@ -154,14 +190,19 @@ impl LockBackend for PostgresBackend {
     }
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
-        let (statements, subject) = (self.statements(), request.id.as_str());
+        let subject = request.id.as_str();
         let unanswered = self.inner.unanswered.find(request.id);
         let mut in_flight = false;
         if let Some((storage_key, given_up)) = &unanswered {
             let given_up_ms = i64::try_from(given_up.as_millis()).unwrap_or(i64::MAX);
             let values = [Value::Text(storage_key), Value::Number(given_up_ms)];
             let reply = self
-                .query(&statements.in_flight, subject, &values, request.deadline)
+                .query(
+                    &self.statements().in_flight,
+                    subject,
+                    &values,
+                    request.deadline,
+                )
                 .await;
             in_flight = match reply {
                 Ok(reply) => reply.parts().0 == "in-flight",
@@ -170,9 +211,7 @@ impl LockBackend for PostgresBackend {
                 Err(error) => return Err(error),
             };
         }
-        let reply = self
-            .query(&statements.release, subject, &[], request.deadline)
-            .await?;
+        let reply = self.delete(subject, request.deadline).await?;
         let result = match reply.parts().0 {
             "released" => ReleaseResult::Released,
             word => reason(word).map(ReleaseResult::not_held)?,
@@ -253,6 +292,12 @@ impl LockBackend for PostgresBackend {
         }
     }
 
+    /// Opens one more connection, which stays open while anyone waits.
+    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
+        let wake_ups = &self.inner.wake_ups;
+        wake_ups.watch(self, request.key, request.deadline).await
+    }
+
     /// Reads the catalogs and the settings in a session of the pool. To find out whether there is a
     /// pooler, it opens one more connection and closes it.
     async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
@@ -271,6 +316,7 @@ impl LockBackend for PostgresBackend {
 
     /// Closes the backend's own connections. A pool that the application passed stays open.
     async fn close(&self, request: CloseRequest) -> Result<(), LockError> {
+        self.inner.wake_ups.close(request.deadline).await;
         self.connections().close(request.deadline).await
     }
 }

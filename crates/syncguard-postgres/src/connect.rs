@@ -139,6 +139,9 @@ impl PostgresBackend {
     /// an operation on a key that another transaction blocks waits in the server for as long as that
     /// transaction lasts, and occupies a connection although its caller has given up.
     ///
+    /// While a caller waits for a key, the backend opens one connection beside the pool, with the pool's
+    /// connect options.
+    ///
     /// After a failover, a pool keeps its connections to the old primary. An operation that finds a
     /// server read-only closes its own connection only, so at worst each connection fails once. A
     /// backend made from a URL closes all of its connections then.

@@ -131,6 +131,19 @@ pub(crate) fn has_state(error: &sqlx::Error, states: &[&str]) -> bool {
     state.is_some_and(|state| states.contains(&state.as_ref()))
 }
 
+/// Whether an error that was just mapped is of one of these SQLSTATEs.
+pub(crate) fn is_of_state(error: &LockError, states: &[&str]) -> bool {
+    let Some(source) = error.source() else {
+        return false;
+    };
+    match source.downcast_ref::<Quoted>() {
+        Some(quoted) => states.contains(&quoted.state.as_str()),
+        None => source
+            .downcast_ref()
+            .is_some_and(|error| has_state(error, states)),
+    }
+}
+
 /// The code and message of a SQLSTATE. An exact match comes before that of its class.
 fn classify(state: &str) -> (ErrorCode, &'static str) {
     use ErrorCode::{

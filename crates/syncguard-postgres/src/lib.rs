@@ -61,6 +61,19 @@
 //! the TTL, the server does not grant the lock: the caller may be gone. The backend tries again, three
 //! times in all and no longer than the TTL, and then answers `Locked`.
 //!
+//! # Waiting for a key
+//!
+//! While a caller waits, the backend keeps one more connection open, which hears of releases by `LISTEN`.
+//! The first wait opens it, and it closes some seconds after the last one. It has the connect options of
+//! the URL or of the pool; hooks of a pool do not run on it, and it reads no table. A caller that waits
+//! holds a shared advisory lock there, of the form `(class, slot)`: the class is a hash of the table
+//! names, the slot one of 1,024, by the key. A release notifies only if somebody holds that lock. Backends
+//! wake each other if they name their tables alike, with or without a schema.
+//!
+//! Where this is not possible, callers poll: behind a pooler in transaction mode, without a connection to
+//! spare, and without the permission to call `pg_notify` or the advisory-lock functions, which every role
+//! has by default.
+//!
 //! # Deleting expired locks
 //!
 //! An expired lock keeps its row until the key is acquired again.
@@ -84,6 +97,7 @@ mod preflight;
 mod record;
 mod schema;
 mod unanswered;
+mod wake_ups;
 mod wire;
 
 pub use sqlx;

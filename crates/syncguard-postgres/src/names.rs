@@ -3,7 +3,7 @@
 use std::fmt;
 
 use syncguard_core::backend::{MAX_KEY_LENGTH_BYTES, make_fence_key, make_storage_key};
-use syncguard_core::{LockError, LockKey};
+use syncguard_core::{LockError, LockKey, hash_key};
 
 /// Longest storage key in bytes; a longer one is shortened to a hash. An entry of a B-tree index
 /// holds at most 2704 bytes.
@@ -51,6 +51,22 @@ impl Names {
         // The longest key is the first that does not fit.
         names.storage_key(&LockKey::new(&"x".repeat(MAX_KEY_LENGTH_BYTES))?)?;
         Ok(names)
+    }
+
+    /// Where releases notify those who wait. Backends on the same tables share it.
+    pub(crate) fn channel(&self) -> String {
+        format!("syncguard_{}", self.hash())
+    }
+
+    /// The first number of the advisory locks by which callers mark that they wait.
+    pub(crate) fn class(&self) -> i32 {
+        let hash = self.hash();
+        let digits = hash.get(..8).unwrap_or_default();
+        u32::from_str_radix(digits, 16).map_or(0, u32::cast_signed)
+    }
+
+    fn hash(&self) -> String {
+        hash_key(&format!("{} {}", self.locks, self.fence_counters)).to_string()
     }
 
     pub(crate) fn storage_key(&self, key: &LockKey) -> Result<String, LockError> {
@@ -179,6 +195,20 @@ mod tests {
             assert!(TableName::parse(name).is_err(), "{name:?}");
         }
         assert!(TableName::parse(&"x".repeat(63)).is_ok());
+    }
+
+    #[test]
+    fn channels_and_classes_are_those_of_the_tables() {
+        let names = |locks| Names::new(locks, "fences", "app".to_owned()).unwrap();
+        let of = |names: Names| (names.channel(), names.class());
+        assert_eq!(of(names("locks")), of(names("locks")));
+        let (one, other) = (of(names("locks")), of(names("others")));
+        assert!(one.0 != other.0 && one.1 != other.1);
+        assert_ne!(one.1, 0);
+        let longest = "x".repeat(MAX_IDENTIFIER_BYTES);
+        let (channel, _) = of(names(&format!("{longest}.{longest}")));
+        assert_eq!(channel.len(), one.0.len());
+        assert!(identifier(&channel).is_ok());
     }
 
     #[test]

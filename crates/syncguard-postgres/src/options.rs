@@ -76,6 +76,8 @@ impl PostgresOptions {
     /// Whether connections go through a pooler in transaction mode, such as PgBouncer. Default:
     /// `false`.
     ///
+    /// Such a pooler passes no wake-ups on: callers that wait poll.
+    ///
     /// Every operation then runs in an explicit transaction with an unnamed statement. That costs
     /// four round trips instead of one.
     #[must_use]
@@ -96,7 +98,8 @@ impl PostgresOptions {
 
     /// The most connections that a backend made from a URL opens. Default: 10.
     ///
-    /// A pool that the application passes has its own limit.
+    /// One more is open while a caller waits for a key. A pool that the application passes has its own
+    /// limit.
     #[must_use]
     pub fn max_connections(mut self, connections: u32) -> Self {
         self.max_connections = connections;

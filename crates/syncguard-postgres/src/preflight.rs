@@ -5,9 +5,13 @@ mod tables;
 
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
-use syncguard_core::{Finding, LockError, Severity};
-use tokio::time::Instant;
+use syncguard_core::backend::{LockBackend as _, WatchRequest};
+use syncguard_core::{Finding, LockError, LockKey, Severity};
+use tokio::time::{Instant, timeout_at};
 
+pub(crate) use self::pooler::share_servers;
+
+use self::pooler::POOLER_UNCHECKED;
 use crate::PostgresBackend;
 use crate::error::{Stage, map};
 use crate::wire::Session;
@@ -27,7 +31,30 @@ impl PostgresBackend {
         findings.extend(self.tables(&mut session).await.map_err(reading)?);
         session.commit().await.map_err(reading)?;
         session.settle();
+        drop(session);
+        // What is an error there would be the reason.
+        let is_error = |finding: &Finding| finding.severity() == Severity::Error;
+        if !findings.iter().any(is_error) && !self.gives_wake_ups(&findings, deadline).await? {
+            findings.push(no_wake_ups());
+        }
         Ok(findings)
+    }
+
+    async fn gives_wake_ups(
+        &self,
+        findings: &[Finding],
+        deadline: Instant,
+    ) -> Result<bool, LockError> {
+        let no_second = |finding: &Finding| finding.code() == POOLER_UNCHECKED;
+        if findings.iter().any(no_second) {
+            return Ok(false);
+        }
+        let key = LockKey::new("preflight")?;
+        let now = Instant::now();
+        // So early that the findings are still reported.
+        let deadline = now + deadline.saturating_duration_since(now) / 2;
+        let watch = self.watch(WatchRequest::new(&key, deadline));
+        Ok(matches!(timeout_at(deadline, watch).await, Ok(Ok(Some(_)))))
     }
 }
 
@@ -101,6 +128,17 @@ async fn server(session: &mut Session) -> Result<Vec<Finding>, sqlx::Error> {
         ));
     }
     Ok(findings)
+}
+
+fn no_wake_ups() -> Finding {
+    Finding::new(
+        Severity::Info,
+        "postgres-wake-ups-unavailable",
+        "the backend cannot listen for released locks: callers that wait poll, once a second at the \
+         least",
+        "connect to the server directly or by a pooler in session mode, allow the role one connection \
+         more than the pool has, and let it call the advisory-lock functions",
+    )
 }
 
 fn connection(session: &mut Session) -> Result<&mut PgConnection, sqlx::Error> {

@@ -9,4 +9,4 @@ mod statement;
 pub(crate) use connections::Connections;
 pub(crate) use query::query;
 pub(crate) use session::Session;
-pub(crate) use statement::{Reply, Statement, Statements, Value};
+pub(crate) use statement::{Reply, SLOT, Statement, Statements, Value};

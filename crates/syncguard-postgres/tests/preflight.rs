@@ -431,7 +431,7 @@ async fn poolers() {
             let bouncer = PgBouncer::start_with(&server, &settings).unwrap();
             for (configured, expected) in [
                 (false, vec![(ERROR, "postgres-transaction-pooler")]),
-                (true, vec![]),
+                (true, vec![(INFO, "postgres-wake-ups-unavailable")]),
             ] {
                 let options = PostgresOptions::new().transaction_pooler(configured);
                 let backend = PostgresBackend::connect_with(&bouncer.url(), fixture.named(options))
@@ -459,7 +459,10 @@ async fn poolers() {
         .unwrap();
     assert_eq!(
         seen(&findings_of(backend).await),
-        [(INFO, "postgres-pooler-unchecked")]
+        [
+            (INFO, "postgres-pooler-unchecked"),
+            (INFO, "postgres-wake-ups-unavailable")
+        ]
     );
     let options = fixture.named(PostgresOptions::new().transaction_pooler(true));
     let backend = PostgresBackend::connect_with(&server.url(), options)
@@ -467,7 +470,10 @@ async fn poolers() {
         .unwrap();
     assert_eq!(
         seen(&findings_of(backend).await),
-        [(INFO, "postgres-no-pooler-seen")]
+        [
+            (INFO, "postgres-no-pooler-seen"),
+            (INFO, "postgres-wake-ups-unavailable")
+        ]
     );
 }
 
@@ -486,7 +492,10 @@ async fn without_a_connection_to_spare_the_pooler_is_not_checked() {
     let backend = PostgresBackend::with_pool(pool, fixture.named(PostgresOptions::new())).unwrap();
     assert_eq!(
         seen(&findings_of(backend).await),
-        [(INFO, "postgres-pooler-unchecked")]
+        [
+            (INFO, "postgres-pooler-unchecked"),
+            (INFO, "postgres-wake-ups-unavailable")
+        ]
     );
 }
 

@@ -10,6 +10,8 @@ use super::connection;
 use crate::PostgresBackend;
 use crate::wire::Session;
 
+pub(super) const POOLER_UNCHECKED: &str = "postgres-pooler-unchecked";
+
 /// The order in which two connections ask for their server process. To a pooler that uses its server
 /// connections in turn, this order is as good as random.
 const TURNS: [Turn; 10] = {
@@ -27,11 +29,7 @@ enum Turn {
 }
 
 impl PostgresBackend {
-    /// Without a pooler, each of two open connections has a server process of its own and keeps it. If
-    /// that does not hold, there certainly is a pooler. If it holds, there is no pooler, or one in
-    /// session mode, or one that other clients keep so busy that it held by chance.
-    ///
-    /// It sends only simple queries: they leave nothing in a session.
+    /// Opens a second connection, and closes it.
     pub(super) async fn pooler(
         &self,
         session: &mut Session,
@@ -44,22 +42,10 @@ impl PostgresBackend {
         let Ok(Ok(mut other)) = timeout_at(patience, connecting).await else {
             return Ok(Some(unknown()));
         };
-        let mut servers: [Option<String>; 2] = [None, None];
-        let mut pooled = false;
-        for turn in TURNS {
-            let (asked, server) = match turn {
-                Turn::Own => (0, server_of(connection(session)?).await?),
-                // A full pooler in session mode accepts a client and serves it later.
-                Turn::Other => match timeout_at(patience, server_of(&mut other)).await {
-                    Ok(Ok(server)) => (1, server),
-                    Ok(Err(_)) | Err(_) => return Ok(Some(unknown())),
-                },
-            };
-            let changed = servers[asked].as_ref().is_some_and(|last| *last != server);
-            let shared = servers[1 - asked].as_ref() == Some(&server);
-            pooled |= changed || shared;
-            servers[asked] = Some(server);
-        }
+        let own = connection(session)?;
+        let Some(pooled) = share_servers(own, &mut other, patience).await? else {
+            return Ok(Some(unknown()));
+        };
         let expected = self.settings().transaction_pooler;
         let passes_names = if pooled && !expected {
             let asked = timeout_at(patience, passes_names_on(&mut other)).await;
@@ -76,6 +62,38 @@ impl PostgresBackend {
             (true, true) | (false, false) => None,
         })
     }
+}
+
+/// Whether there is a pooler in transaction mode between two connections and the server; `None` if the
+/// second one does not reply in time.
+///
+/// Without a pooler, each of two open connections has a server process of its own and keeps it. If
+/// that does not hold, there certainly is a pooler. If it holds, there is no pooler, or one in
+/// session mode, or one that other clients keep so busy that it held by chance.
+///
+/// It sends only simple queries: they leave nothing in a session.
+pub(crate) async fn share_servers(
+    own: &mut PgConnection,
+    other: &mut PgConnection,
+    patience: Instant,
+) -> Result<Option<bool>, sqlx::Error> {
+    let mut servers: [Option<String>; 2] = [None, None];
+    let mut pooled = false;
+    for turn in TURNS {
+        let (asked, server) = match turn {
+            Turn::Own => (0, server_of(own).await?),
+            // A full pooler in session mode accepts a client and serves it later.
+            Turn::Other => match timeout_at(patience, server_of(other)).await {
+                Ok(Ok(server)) => (1, server),
+                Ok(Err(_)) | Err(_) => return Ok(None),
+            },
+        };
+        let changed = servers[asked].as_ref().is_some_and(|last| *last != server);
+        let shared = servers[1 - asked].as_ref() == Some(&server);
+        pooled |= changed || shared;
+        servers[asked] = Some(server);
+    }
+    Ok(Some(pooled))
 }
 
 /// The server process of a connection. Two servers behind one address can have processes of the same
@@ -138,7 +156,7 @@ fn needless() -> Finding {
 fn unknown() -> Finding {
     Finding::new(
         Severity::Info,
-        "postgres-pooler-unchecked",
+        POOLER_UNCHECKED,
         "not checked whether there is a pooler in transaction mode: the check needs a second \
          connection, and none could be opened and used in time",
         "allow the role one connection more than the pool has",

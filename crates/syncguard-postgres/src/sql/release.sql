@@ -6,6 +6,6 @@ WITH deleted AS (
     DELETE FROM {locks}
     WHERE lock_id = $2 AND $1 = '{statement}'
     RETURNING CASE WHEN expires_at_ms > {now_ms} - {tolerance_ms} THEN 'released'
-              ELSE 'expired' END AS verdict
+              ELSE 'expired' END AS verdict{wake}
 )
 SELECT pg_catalog.concat_ws(' ', '{statement}', $2, coalesce((SELECT verdict FROM deleted), 'absent'))

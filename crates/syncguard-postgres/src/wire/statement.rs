@@ -35,6 +35,14 @@ const IN_TIME_AT_ALL: &str = "pg_catalog.clock_timestamp() - pg_catalog.statemen
 /// In acquire's upsert: whether the row that is there may be replaced.
 const DEAD: &str = "lock.expires_at_ms <= excluded.acquired_at_ms - {tolerance_ms}";
 
+/// In release: notifies those who wait for a key of the same slot, if anyone does. A caller that waits
+/// holds this lock shared; without one, there is no NOTIFY, with which transactions commit one after the other.
+const WAKE: &str = ", CASE WHEN NOT pg_catalog.pg_try_advisory_xact_lock({class}, {slot}) \
+                    THEN pg_catalog.pg_notify('{channel}', ({slot})::pg_catalog.text) END AS woken";
+
+/// The slot of a key. Keys that share one cost false alarms; few slots keep the server's lock table small.
+pub(crate) const SLOT: &str = "pg_catalog.hashtext(key) & 1023";
+
 /// A statement with its table names filled in.
 ///
 /// A pooler in transaction mode can pass our parameters to another client's statement. So each
@@ -48,10 +56,14 @@ pub(crate) struct Statement {
     pub(crate) writes: bool,
 }
 
+const RELEASE: &str = include_str!("../sql/release.sql");
+
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) acquire: Statement,
     pub(crate) release: Statement,
+    /// The same, and it wakes nobody.
+    pub(crate) release_silently: Statement,
     pub(crate) in_flight: Statement,
     pub(crate) extend: Statement,
     pub(crate) is_locked: Statement,
@@ -67,7 +79,8 @@ impl Statements {
         let writes = |template| Statement::new(template, names, true);
         Self {
             acquire: writes(include_str!("../sql/acquire.sql")),
-            release: writes(include_str!("../sql/release.sql")),
+            release: writes(&RELEASE.replace("{wake}", WAKE)),
+            release_silently: writes(&RELEASE.replace("{wake}", "")),
             in_flight: reads(include_str!("../sql/in_flight.sql")),
             extend: writes(include_str!("../sql/extend.sql")),
             is_locked: reads(include_str!("../sql/is_locked.sql")),
@@ -110,6 +123,9 @@ fn fill_in(template: &str, names: &Names) -> String {
         .replace("{cleanup_guard_ms}", &CLEANUP_GUARD_MS.to_string())
         .replace("{max_wait_ms}", &MAX_WAIT_MS.to_string())
         .replace("{fence_max}", &FENCE_MAX.to_string())
+        .replace("{class}", &names.class().to_string())
+        .replace("{channel}", &names.channel())
+        .replace("{slot}", SLOT)
         .replace("{locks}", &names.locks.to_string())
         .replace("{fences}", &names.fence_counters.to_string())
 }
@@ -158,10 +174,11 @@ mod tests {
         Statements::new(&options.check().unwrap().names)
     }
 
-    fn all(statements: &Statements) -> [&Statement; 9] {
+    fn all(statements: &Statements) -> [&Statement; 10] {
         [
             &statements.acquire,
             &statements.release,
+            &statements.release_silently,
             &statements.in_flight,
             &statements.extend,
             &statements.is_locked,
@@ -194,7 +211,7 @@ mod tests {
             .map(|statement| &statement.name)
             .collect();
         // `in_flight` reads no table.
-        assert_eq!(names.len(), 17);
+        assert_eq!(names.len(), 19);
     }
 
     #[test]
