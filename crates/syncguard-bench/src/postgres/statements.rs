@@ -38,7 +38,7 @@ pub(crate) async fn prepared(pool: &PgPool) -> Result<Statements> {
     let ttl = format!("{}::bigint", TTL.as_millis());
     let (id, key, fence) = (":id::text", ":key::text", ":fence::text");
     Ok(Statements {
-        acquire: find("pg_try_advisory_xact_lock", &[id, key, fence, &ttl, key])?,
+        acquire: find("INSERT INTO", &[id, key, fence, &ttl, key])?,
         release: find("DELETE FROM", &[id])?,
         extend: find("UPDATE \"syncguard_locks\"", &[id, &ttl])?,
         lookup: find("ON lock.lock_id = $2", &[id])?,
