@@ -32,7 +32,13 @@ pub(crate) async fn findings(
         Some(info) => preflight.server(&info).await?.findings(),
         None => vec![info_denied()],
     };
-    let misrouted = |finding: &Finding| finding.code().starts_with("redis-cluster-");
+    let misrouted = |finding: &Finding| {
+        let (untagged, unaware) = (
+            "redis-cluster-without-hash-tag",
+            "redis-cluster-unaware-client",
+        );
+        [untagged, unaware].contains(&finding.code())
+    };
     match preflight.permissions().await? {
         Some(missing) => findings.push(missing),
         // It would only show the same again.
