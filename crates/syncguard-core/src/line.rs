@@ -23,7 +23,7 @@ const LONGEST_RUN: u32 = 64;
 
 /// For how long a process stands back, in refusals: others have to be woken and to ask.
 const STAND_BACK: u32 = 2;
-const SHORTEST_STAND_BACK: Duration = Duration::from_millis(1);
+const SHORTEST_STAND_BACK: Duration = Duration::from_millis(2);
 const LONGEST_STAND_BACK: Duration = Duration::from_millis(100);
 
 /// For how long after a refusal others are taken to want the key. Others that poll ask as often.
