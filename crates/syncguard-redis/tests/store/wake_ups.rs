@@ -12,6 +12,12 @@ use crate::common::{DOCUMENTED_RIGHTS, Raw, connected, eventually, granted};
 /// No poll comes within this time: only a wake-up serves a caller.
 const NEVER: Duration = Duration::from_secs(3_600);
 
+/// Locks of two processes on one server.
+async fn two_processes(server: &RedisServer) -> (Locks, Locks) {
+    let connect = async || Locks::new(connected(server).await);
+    (connect().await, connect().await)
+}
+
 /// A caller that does not poll.
 fn waiter(locks: &Locks, key: &str) -> JoinHandle<LockGuard> {
     let request = locks.lock(key).timeout(NEVER).retry_delay(NEVER);
@@ -39,10 +45,7 @@ async fn until_watching(raw: &Raw) {
 #[tokio::test]
 async fn a_release_by_any_client_wakes_and_without_waiters_nothing_is_opened() {
     let server = RedisServer::start().unwrap();
-    let (locks, elsewhere) = (
-        Locks::new(connected(&server).await),
-        Locks::new(connected(&server).await),
-    );
+    let (locks, elsewhere) = two_processes(&server).await;
     let raw = Raw::connect(&server.url()).await;
     let free = locks.lock("k").await.unwrap();
     assert!(free.release().await.unwrap().is_released());
@@ -68,10 +71,7 @@ async fn a_release_by_any_client_wakes_and_without_waiters_nothing_is_opened() {
 #[tokio::test]
 async fn no_wake_up_is_lost_between_the_first_question_and_the_watch() {
     let server = RedisServer::start().unwrap();
-    let (locks, elsewhere) = (
-        Locks::new(connected(&server).await),
-        Locks::new(connected(&server).await),
-    );
+    let (locks, elsewhere) = two_processes(&server).await;
     for round in 0..2_000_u64 {
         let holder = granted(&elsewhere, "k").await;
         let waiting = waiter(&locks, "k");
@@ -88,10 +88,7 @@ async fn no_wake_up_is_lost_between_the_first_question_and_the_watch() {
 #[tokio::test]
 async fn a_watching_connection_that_ends_costs_a_poll_and_comes_back() {
     let server = RedisServer::start().unwrap();
-    let (locks, elsewhere) = (
-        Locks::new(connected(&server).await),
-        Locks::new(connected(&server).await),
-    );
+    let (locks, elsewhere) = two_processes(&server).await;
     let raw = Raw::connect(&server.url()).await;
     let holder = granted(&elsewhere, "k").await;
     let request = locks.lock("k").timeout(NEVER);
@@ -137,10 +134,7 @@ async fn without_the_right_to_track_a_caller_polls() {
 #[tokio::test]
 async fn an_extend_costs_a_waiting_process_one_read_and_no_acquire() {
     let server = RedisServer::start().unwrap();
-    let (locks, elsewhere) = (
-        Locks::new(connected(&server).await),
-        Locks::new(connected(&server).await),
-    );
+    let (locks, elsewhere) = two_processes(&server).await;
     let raw = Raw::connect(&server.url()).await;
     let holder = granted(&elsewhere, "k").await;
     let waiting = waiter(&locks, "k");
@@ -173,10 +167,7 @@ async fn an_extend_costs_a_waiting_process_one_read_and_no_acquire() {
 async fn a_thousand_keys_are_watched_on_one_connection_each_woken_by_its_own() {
     const KEYS: usize = 1_000;
     let server = RedisServer::start().unwrap();
-    let (locks, elsewhere) = (
-        Locks::new(connected(&server).await),
-        Locks::new(connected(&server).await),
-    );
+    let (locks, elsewhere) = two_processes(&server).await;
     let raw = Raw::connect(&server.url()).await;
     let mut all = Vec::new();
     for key in (0..KEYS).map(|key| format!("k{key}")) {
@@ -220,10 +211,7 @@ async fn on_a_cluster_too() {
 #[tokio::test]
 async fn renewals_of_a_holder_do_not_hide_its_release() {
     let server = RedisServer::start().unwrap();
-    let (locks, elsewhere) = (
-        Locks::new(connected(&server).await),
-        Locks::new(connected(&server).await),
-    );
+    let (locks, elsewhere) = two_processes(&server).await;
     let request = elsewhere.lock("k").ttl(Duration::from_secs(3));
     let holder = request.auto_extend(AutoExtend::new()).await.unwrap();
     let waiting = waiter(&locks, "k");
