@@ -268,7 +268,7 @@ impl<F: FenceToken> Place<F> {
     pub(crate) fn held_for(&self) -> Option<Duration> {
         let held = unpoisoned(&self.line.held);
         let lease = held.as_ref().and_then(|(_, lease)| lease.upgrade())?;
-        // The last reference may be this one, and a lease that is dropped locks lines.
+        // The last reference may be this one: it is not dropped under the mutex.
         drop(held);
         match lease.is_ended() {
             true => Some(Duration::MAX),
