@@ -39,6 +39,8 @@ struct Keys<F: FenceToken> {
     entries: HashMap<LockKey, Entry<F>>,
     /// Lines that are kept for a while without a place, since others want their keys, and until when.
     resting: VecDeque<(Instant, LockKey)>,
+    /// The last line that was removed, for the next key: a lock that nobody waits for allocates none.
+    spare: Option<Arc<Line<F>>>,
 }
 
 struct Entry<F: FenceToken> {
@@ -125,8 +127,9 @@ impl<F: FenceToken> Lines<F> {
     pub(crate) fn enter(&self, key: &LockKey) -> Place<F> {
         let mut keys = unpoisoned(&self.0.lines);
         keys.forget_rested();
-        let entry = keys.entries.entry(key.clone()).or_insert_with(|| Entry {
-            line: Arc::default(),
+        let Keys { entries, spare, .. } = &mut *keys;
+        let entry = entries.entry(key.clone()).or_insert_with(|| Entry {
+            line: spare.take().and_then(renewed).unwrap_or_default(),
             places: 0,
             rests: false,
         });
@@ -173,7 +176,7 @@ impl<F: FenceToken> Keys<F> {
                 entry.rests = true;
                 self.resting.push_back((until, key.clone()));
             }
-            None => drop(self.entries.remove(key)),
+            None => self.spare = self.entries.remove(key).map(|entry| entry.line),
         }
     }
 
@@ -318,6 +321,12 @@ impl<F: FenceToken> Drop for InLine<'_, F> {
     }
 }
 
+/// The line without its past, if nobody refers to it any more.
+fn renewed<F: FenceToken>(mut line: Arc<Line<F>>) -> Option<Arc<Line<F>>> {
+    *Arc::get_mut(&mut line)? = Line::default();
+    Some(line)
+}
+
 fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -340,6 +349,7 @@ impl<F: FenceToken> Default for Lines<F> {
             lines: Mutex::new(Keys {
                 entries: HashMap::new(),
                 resting: VecDeque::new(),
+                spare: None,
             }),
             waiting: AtomicUsize::new(0),
         }))

@@ -78,6 +78,25 @@ async fn waiting_adds_less_than_two_kibibytes_to_a_task() {
     assert!(info.bytes_total < 2_048, "{} bytes", info.bytes_total);
 }
 
+#[test]
+fn a_lock_that_nobody_waits_for_allocates_no_line() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let locks = Locks::new(MemoryBackend::default());
+    let pair = || {
+        runtime.block_on(async {
+            let guard = locks.try_lock("k").await.unwrap().unwrap();
+            let _ = guard.release().await.unwrap();
+        });
+    };
+    pair();
+    let info = allocation_counter::measure(pair);
+    // The key, the two requests, the store's two answers, and the lease.
+    assert!(info.count_total <= 6, "{info:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_next_caller_is_served_at_once_however_the_lock_is_given_up() {
     async fn by_release(_: &Locks, guard: LockGuard) {
