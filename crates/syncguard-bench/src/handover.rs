@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 use syncguard_core::{ErrorCode, Locks};
 use tokio::task::JoinSet;
 
 use super::drive::{Latency, median};
+use super::report::{Comparison, StoreReport, Target};
+use super::{Settings, tell};
 
 const TASKS: u16 = 16;
 const SECTION: Duration = Duration::from_millis(1);
@@ -37,12 +39,154 @@ pub(crate) struct Handover {
     pub(crate) alone_per_second: f64,
 }
 
-/// Measures all tasks on one handle, and then on all of them.
+/// What a store has to reach on one handle, and on all of them.
+pub(crate) struct Targets {
+    pub(crate) one: Bounds,
+    pub(crate) all: Bounds,
+    /// From a release on one handle to the grant on another, in round trips. `None` where there are none.
+    pub(crate) round_trips: Option<f64>,
+}
+
+pub(crate) struct Bounds {
+    /// Sections, of those of one alone.
+    pub(crate) sections: f64,
+    /// The 99th percentile of a wait, in fair shares.
+    pub(crate) wait: f64,
+    /// Jain's index: over tasks on one handle, else over handles.
+    pub(crate) fairness: f64,
+}
+
+impl Targets {
+    /// Of a store that needs little time for its part.
+    pub(crate) const fn of_a_fast_store(round_trips: Option<f64>) -> Self {
+        Self {
+            one: Bounds {
+                sections: 0.95,
+                wait: 1.5,
+                fairness: 0.99,
+            },
+            all: Bounds {
+                sections: 0.85,
+                wait: 4.0,
+                fairness: 0.9,
+            },
+            round_trips,
+        }
+    }
+}
+
+/// Measures all tasks on one handle, then on all of them, and a release on one that another waits for.
 pub(crate) async fn measure(
     handles: &[Locks],
-    span: Duration,
-    repetitions: usize,
-) -> Result<Vec<Handover>> {
+    round_trip: impl AsyncFnMut() -> Result<()>,
+    targets: &Targets,
+    settings: &Settings,
+    report: &mut StoreReport,
+) -> Result<()> {
+    tell("hand-over");
+    report.handover = together(handles, settings.span, settings.repetitions).await?;
+    for handover in &report.handover {
+        let comparisons = handover.beside(targets);
+        report.comparisons.extend(comparisons);
+    }
+    let Some(most) = targets.round_trips else {
+        return Ok(());
+    };
+    let [from, to, ..] = handles else {
+        anyhow::bail!("a hand-over takes two handles");
+    };
+    let (handed_over, round_trip) = from_one_to_another(from, to, round_trip).await?;
+    report.comparisons.push(Comparison::new(
+        "from a release to the grant on another handle, p50",
+        "µs",
+        handed_over,
+        ("a round trip", round_trip),
+        Some(Target::AtMost(most)),
+    ));
+    Ok(())
+}
+
+impl Handover {
+    fn beside(&self, targets: &Targets) -> Vec<Comparison> {
+        let (on, bounds, over, fairness) = match self.handles {
+            1 => ("one handle", &targets.one, "tasks", self.fairness_of_tasks),
+            _ => (
+                "four handles",
+                &targets.all,
+                "handles",
+                self.fairness_of_handles,
+            ),
+        };
+        let share = f64::from(TASKS) * 1e3 / self.alone_per_second;
+        let of = |what: String, unit, ours, beside, target| {
+            Comparison::new(what, unit, ours, beside, Some(target))
+        };
+        vec![
+            of(
+                format!("hand-over on {on}"),
+                "sections/s",
+                self.sections_per_second,
+                ("one alone", self.alone_per_second),
+                Target::AtLeast(bounds.sections),
+            ),
+            of(
+                format!("wait on {on}, p99"),
+                "ms",
+                self.p99_wait_ms,
+                ("a fair share", share),
+                Target::AtMost(bounds.wait),
+            ),
+            of(
+                format!("Jain's index over {over}, on {on}"),
+                "",
+                fairness,
+                ("all alike", 1.0),
+                Target::AtLeast(bounds.fairness),
+            ),
+            of(
+                format!("gave up on {on}"),
+                "of all",
+                self.gave_up,
+                ("all", 1.0),
+                Target::AtMost(0.0),
+            ),
+        ]
+    }
+}
+
+/// From the call of a release on one handle until a caller on another has the lock, and a round trip to
+/// the store in between: the median of each, in microseconds.
+async fn from_one_to_another(
+    from: &Locks,
+    to: &Locks,
+    mut round_trip: impl AsyncFnMut() -> Result<()>,
+) -> Result<(f64, f64)> {
+    const TIMES: usize = 200;
+    /// Until the caller has asked, and its watch is in place.
+    const SETTLED: Duration = Duration::from_millis(20);
+    let (mut handed_over, mut round_trips) = (Vec::new(), Vec::new());
+    while handed_over.len() < TIMES {
+        let held = from.lock(KEY).timeout(TIMEOUT).await?;
+        let other = to.clone();
+        let waiting = tokio::spawn(async move {
+            let guard = other.lock(KEY).timeout(TIMEOUT).await?;
+            let granted = Instant::now();
+            let _ = guard.release().await?;
+            Ok::<_, syncguard_core::LockError>(granted)
+        });
+        tokio::time::sleep(SETTLED).await;
+        let asked = Instant::now();
+        round_trip().await?;
+        round_trips.push(asked.elapsed());
+        let released = Instant::now();
+        let _ = held.release().await?;
+        handed_over.push(waiting.await??.saturating_duration_since(released));
+    }
+    let p50 = |laps| Latency::of(laps).p50_us.context("nothing was measured");
+    Ok((p50(handed_over)?, p50(round_trips)?))
+}
+
+async fn together(handles: &[Locks], span: Duration, repetitions: usize) -> Result<Vec<Handover>> {
     let mut measured = Vec::new();
     for used in [1, handles.len()] {
         let (mut together, mut alone) = (Vec::new(), Vec::new());

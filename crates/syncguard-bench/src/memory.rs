@@ -9,9 +9,10 @@ use syncguard_core::{LockId, Locks};
 use syncguard_memory::MemoryBackend;
 
 use crate::drive::{Sample, Stopwatch, Worker, drive};
+use crate::handover::{self, Targets};
 use crate::report::{Comparison, Measured, StoreReport};
 use crate::workload::{OPERATIONS, Operation, key_text};
-use crate::{Settings, handover, tell, workload};
+use crate::{Settings, tell, workload};
 
 pub(crate) fn measure(settings: &Settings) -> Result<StoreReport> {
     tokio::runtime::Runtime::new()?.block_on(all(settings))
@@ -60,10 +61,10 @@ async fn all(settings: &Settings) -> Result<StoreReport> {
             report.add_load(operation, tasks, &ours, limits);
         }
     }
-    tell("hand-over");
     let store = MemoryBackend::default();
     let handles = [(); handover::HANDLES].map(|()| Locks::new(store.clone()));
-    report.handover = handover::measure(&handles, settings.span, settings.repetitions).await?;
+    let targets = Targets::of_a_fast_store(None);
+    handover::measure(&handles, async || Ok(()), &targets, settings, &mut report).await?;
     Ok(report)
 }
 

@@ -11,10 +11,11 @@ use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::{PostgresServer, install};
 
 use crate::drive::Sample;
+use crate::handover::{self, Targets};
 use crate::machine::{locked_version, version_of};
 use crate::report::{Comparison, Measured, StoreReport, Target};
 use crate::workload::{OPERATIONS, Operation};
-use crate::{Settings, handover, tell, workload};
+use crate::{Settings, tell, workload};
 
 mod pgbench;
 mod rivals;
@@ -52,12 +53,16 @@ async fn all(server: &PostgresServer, settings: &Settings) -> Result<StoreReport
     if !settings.only_hand_over {
         measure_all(server, settings, &pool, &mut report).await?;
     }
-    tell("hand-over");
     let mut handles = Vec::new();
     while handles.len() < handover::HANDLES {
         handles.push(connected(&server.url(), 16, PostgresOptions::new()).await?);
     }
-    report.handover = handover::measure(&handles, settings.span, settings.repetitions).await?;
+    let select = async || {
+        sqlx::query("SELECT 1").execute(&pool).await?;
+        Ok(())
+    };
+    let targets = Targets::of_a_fast_store(Some(4.0));
+    handover::measure(&handles, select, &targets, settings, &mut report).await?;
     Ok(report)
 }
 

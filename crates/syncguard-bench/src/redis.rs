@@ -11,10 +11,11 @@ use syncguard_redis::RedisBackend;
 use syncguard_testkit::{RedisServer, install};
 
 use super::drive::Sample;
+use super::handover::{self, Targets};
 use super::machine::{locked_version, version_of};
 use super::report::{Comparison, Measured, StoreReport, Target};
 use super::workload::{OPERATIONS, Operation};
-use super::{Settings, handover, tell, workload};
+use super::{Settings, tell, workload};
 
 mod limit;
 mod rival;
@@ -49,13 +50,14 @@ async fn all(server: &RedisServer, settings: &Settings) -> Result<StoreReport> {
     if !settings.only_hand_over {
         measure_all(server, settings, &locks, &mut connection, &mut report).await?;
     }
-    tell("hand-over");
     flush(&mut connection).await?;
     let mut handles = vec![locks.clone()];
     while handles.len() < handover::HANDLES {
         handles.push(Locks::new(RedisBackend::connect(&server.url()).await?));
     }
-    report.handover = handover::measure(&handles, settings.span, settings.repetitions).await?;
+    let ping = async || Ok(redis::cmd("PING").exec_async(&mut connection).await?);
+    let targets = Targets::of_a_fast_store(Some(3.0));
+    handover::measure(&handles, ping, &targets, settings, &mut report).await?;
     locks.close().await?;
     Ok(report)
 }

@@ -133,14 +133,13 @@ impl<F: FenceToken> LockGuard<F> {
             let subject = self.lease.subject(Operation::Release);
             self.locks().refused(subject, error)
         })?;
-        let renewal = self.renewal.take();
-        if let Some(renewal) = &renewal {
+        let renewal = self.renewal.take().map(|renewal| {
             renewal.abort();
-        }
+            (renewal, Instant::now())
+        });
         self.lease.end();
         // The release settles itself in the background, unless it is refused.
         self.armed = false;
-        let started = Instant::now();
         let (key, id) = (self.lease.key(), self.lease.lock_id());
         let on_error = self.on_release_error.as_ref();
         let locks = self.locks();
@@ -149,7 +148,7 @@ impl<F: FenceToken> LockGuard<F> {
         if !self.armed {
             self.place = None;
         }
-        if let Some(renewal) = renewal {
+        if let Some((renewal, started)) = renewal {
             // Its runtime may stand still.
             let deadline = self.locks().deadline(started, &limits);
             tokio::select! {
