@@ -7,6 +7,7 @@ mod answers;
 mod capabilities;
 mod contract;
 pub(crate) mod erased;
+mod refusals;
 mod reporter;
 mod requests;
 mod watch;
@@ -22,6 +23,7 @@ use crate::{ExtendResult, Finding, LockError, LockInfoDebug, ReleaseResult};
 pub use crate::backend::answers::{AcquireResult, Grant};
 pub use crate::backend::capabilities::{Capabilities, TimeAuthority};
 pub use crate::backend::contract::{Clause, clauses};
+pub use crate::backend::refusals::Refusals;
 pub use crate::backend::reporter::Reporter;
 pub use crate::backend::requests::{
     AcquireRequest, CloseRequest, ExtendRequest, IsLockedRequest, Lookup, LookupRequest,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::{Acquire as _, AssertSqlSafe, PgPool, Row as _, SqlSafeStr as _, SqlStr};
 use syncguard_core::backend::{
-    DEFAULT_OPERATION_TIMEOUT, IsLockedRequest, LockBackend as _, Watch, WatchKey, Watcher,
-    Watchers,
+    DEFAULT_OPERATION_TIMEOUT, IsLockedRequest, LockBackend as _, Refusals, Watch, WatchKey,
+    Watcher, Watchers,
 };
 use syncguard_core::{ErrorCode, LockError, LockKey};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, WeakUnboundedSender};
@@ -30,10 +30,6 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest that an attempt to open the connection may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(4);
-
-/// For how long a server that refuses to notify, or a further connection, is not asked again.
-const REFUSED_FOR: Duration = Duration::from_secs(60);
-const UNREACHABLE_FOR: Duration = Duration::from_secs(2);
 
 /// The SQLSTATEs of servers and poolers that refuse: a permission is missing, a statement or a setting is
 /// not supported, or it is a standby.
@@ -61,20 +57,8 @@ pub(crate) struct WakeUps(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     listening: Option<Arc<Listening>>,
-    refused_until: Option<Instant>,
-    /// It was logged.
-    refusal_was_said: bool,
+    refusals: Refusals,
     closed: bool,
-}
-
-impl State {
-    /// The server gives no wake-ups, or a pooler none that could be relied on.
-    fn refuse(&mut self) {
-        self.refused_until = Some(Instant::now() + REFUSED_FOR);
-        if !std::mem::replace(&mut self.refusal_was_said, true) {
-            tracing::info!("the PostgreSQL server gives no wake-ups; callers that wait poll");
-        }
-    }
 }
 
 /// Why there is no connection.
@@ -145,8 +129,7 @@ impl WakeUps {
         if let Some(listening) = state.listening.as_ref().filter(|it| !it.is_lost()) {
             return Ok(Some(Arc::clone(listening)));
         }
-        let is_refused = |until| Instant::now() < until;
-        if state.closed || state.refused_until.is_some_and(is_refused) {
+        if state.closed || state.refusals.last() {
             return Ok(None);
         }
         let deadline = deadline.min(Instant::now() + OPEN_TIMEOUT);
@@ -160,12 +143,12 @@ impl WakeUps {
                 Ok(Some(listening))
             }
             Ok(Err(Failure::Refused)) => {
-                state.refuse();
+                state.refusals.refused("postgres");
                 Ok(None)
             }
             failed => {
                 // The others that wait would try one after the other.
-                state.refused_until = Some(Instant::now() + UNREACHABLE_FOR);
+                state.refusals.unreachable();
                 Err(match failed {
                     Ok(Err(Failure::Other(error))) => error,
                     _ => too_late(),
@@ -290,7 +273,7 @@ impl Connection {
                         Ok(close) => return close,
                         Err(error) => {
                             if has_state(&error, REFUSED) && let Some(state) = self.state.upgrade() {
-                                state.lock().await.refuse();
+                                state.lock().await.refusals.refused("postgres");
                             }
                             return None;
                         }

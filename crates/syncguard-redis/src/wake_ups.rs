@@ -11,7 +11,7 @@ use fred::types::Value;
 use fred::types::client::Invalidation;
 use fred::types::config::Server;
 use syncguard_core::LockError;
-use syncguard_core::backend::{Watch, WatchKey, Watcher, Watchers};
+use syncguard_core::backend::{Refusals, Watch, WatchKey, Watcher, Watchers};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Mutex, MutexGuard};
@@ -24,10 +24,6 @@ use crate::wire::Clients;
 /// How often an unused connection is looked for.
 const TICK: Duration = Duration::from_secs(5);
 
-/// For how long a server that refuses client tracking, or a further connection, is not asked again.
-const REFUSED_FOR: Duration = Duration::from_secs(60);
-const UNREACHABLE_FOR: Duration = Duration::from_secs(2);
-
 /// Where a lock's value ends that stays the same when it is extended.
 const LEASE: std::ops::Range<usize> = 0..34;
 
@@ -38,9 +34,7 @@ pub(crate) struct WakeUps(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     tracking: Option<Arc<Tracking>>,
-    refused_until: Option<Instant>,
-    /// It was logged.
-    refusal_was_said: bool,
+    refusals: Refusals,
 }
 
 /// A connection that hears of changes.
@@ -59,10 +53,7 @@ impl WakeUps {
         deadline: Instant,
     ) -> Result<Option<Watch>, LockError> {
         let mut state = self.0.lock().await;
-        if state
-            .refused_until
-            .is_some_and(|until| Instant::now() < until)
-        {
+        if state.refusals.last() {
             return Ok(None);
         }
         let tracking = self.tracking(&mut state, clients, deadline).await?;
@@ -78,13 +69,7 @@ impl WakeUps {
         match watched.read(deadline).await {
             Ok(()) => Ok(Some(Watch::new(watched))),
             Err(error) if error.is_denied() => {
-                let mut state = self.0.lock().await;
-                state.refused_until = Some(Instant::now() + REFUSED_FOR);
-                if !std::mem::replace(&mut state.refusal_was_said, true) {
-                    tracing::info!(
-                        "the Redis server refuses client tracking; callers that wait poll"
-                    );
-                }
+                self.0.lock().await.refusals.refused("redis");
                 Ok(None)
             }
             Err(error) => Err(error.of_read()),
@@ -103,7 +88,7 @@ impl WakeUps {
         }
         let (client, clients) = clients.another(deadline).await.inspect_err(|_| {
             // The others that wait would try one after the other.
-            state.refused_until = Some(Instant::now() + UNREACHABLE_FOR);
+            state.refusals.unreachable();
         })?;
         let watchers = Watchers::default();
         // Before the first read: nothing is missed.
