@@ -76,6 +76,7 @@ mod preflight;
 mod purge;
 mod record;
 mod reread;
+mod wake_ups;
 mod wire;
 
 pub use gcloud_sdk;

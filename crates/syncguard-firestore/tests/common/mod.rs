@@ -7,6 +7,7 @@
     reason = "each test file uses its part"
 )]
 
+pub mod listens;
 pub mod proxy;
 pub mod relay;
 pub mod requests;
