@@ -76,6 +76,7 @@ mod preflight;
 mod purge;
 mod record;
 mod reread;
+mod targets;
 mod wake_ups;
 mod wire;
 

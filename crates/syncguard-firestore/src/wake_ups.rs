@@ -4,15 +4,12 @@
 //! state of the document, then that the target is current, and then each change. A release deletes the
 //! document. So the stream shows a release by any client, and an extend wakes nobody.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use gcloud_sdk::google::firestore::v1::listen_request::TargetChange as Change;
-use gcloud_sdk::google::firestore::v1::listen_response::ResponseType;
 use gcloud_sdk::google::firestore::v1::target::{DocumentsTarget, TargetType};
-use gcloud_sdk::google::firestore::v1::target_change::TargetChangeType;
-use gcloud_sdk::google::firestore::v1::{ListenRequest, ListenResponse, Target, TargetChange};
+use gcloud_sdk::google::firestore::v1::{ListenRequest, ListenResponse, Target};
 use syncguard_core::backend::{Watch, WatchKey};
 use syncguard_core::{ErrorCode, LockError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -21,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tonic::Status;
 
 use crate::error::{is_refusal, no_connection};
+use crate::targets::{Seen, Targets};
 use crate::wire::Wire;
 
 /// How often an unused, silent or abandoned stream is looked for.
@@ -59,22 +57,11 @@ struct Stream {
     number: u64,
     requests: UnboundedSender<ListenRequest>,
     database: String,
-    /// If the sender of a target is dropped, its watch is lost.
-    targets: HashMap<i32, watch::Sender<Seen>>,
+    targets: Targets,
     /// A target was added since the last tick.
     used: bool,
     /// Resolves when the stream has ended.
     ended: oneshot::Receiver<()>,
-}
-
-/// What the stream has shown of a document.
-#[derive(Debug, Default)]
-struct Seen {
-    /// Firestore has sent the state of the document; what follows are changes.
-    current: bool,
-    exists: bool,
-    /// How often there was no document: at first, and by deletions.
-    freed: u64,
 }
 
 impl WakeUps {
@@ -190,7 +177,7 @@ impl Stream {
             number,
             requests,
             database: wire.names().database.clone(),
-            targets: HashMap::new(),
+            targets: Targets::default(),
             used: false,
             ended,
         };
@@ -198,8 +185,6 @@ impl Stream {
     }
 
     fn add(&mut self, target: i32, document: String) -> watch::Receiver<Seen> {
-        let (sender, seen) = watch::channel(Seen::default());
-        self.targets.insert(target, sender);
         self.used = true;
         let documents = vec![document];
         self.send(Change::AddTarget(Target {
@@ -207,12 +192,12 @@ impl Stream {
             target_type: Some(TargetType::Documents(DocumentsTarget { documents })),
             ..Target::default()
         }));
-        seen
+        self.targets.add(target)
     }
 
     fn remove(&mut self, target: i32) {
         // Firestore may have removed it.
-        if self.targets.remove(&target).is_some() {
+        if self.targets.remove(target) {
             self.send(Change::RemoveTarget(target));
         }
     }
@@ -226,90 +211,9 @@ impl Stream {
         });
     }
 
-    /// Notes what the stream shows. `false` if Firestore refuses a target.
-    fn note(&mut self, response: ResponseType) -> bool {
-        match response {
-            ResponseType::TargetChange(change) => return self.note_target(change),
-            ResponseType::DocumentChange(change) => {
-                for target in change.target_ids {
-                    self.update(target, Seen::shown);
-                }
-                self.gone(change.removed_target_ids);
-            }
-            ResponseType::DocumentDelete(delete) => self.gone(delete.removed_target_ids),
-            ResponseType::DocumentRemove(remove) => self.gone(remove.removed_target_ids),
-            ResponseType::Filter(filter) if filter.count == 0 => self.gone([filter.target_id]),
-            ResponseType::Filter(_) => {}
-        }
-        true
-    }
-
-    fn note_target(&mut self, change: TargetChange) -> bool {
-        let kind = change.target_change_type();
-        let mut targets = change.target_ids;
-        if targets.is_empty() {
-            targets.extend(self.targets.keys());
-        }
-        match kind {
-            TargetChangeType::Current => {
-                for target in targets {
-                    self.update(target, Seen::current);
-                }
-            }
-            TargetChangeType::Reset => {
-                for target in targets {
-                    self.update(target, Seen::reset);
-                }
-            }
-            TargetChangeType::Remove => {
-                let watched = targets
-                    .iter()
-                    .filter(|&it| self.targets.remove(it).is_some());
-                let cause = change.cause.unwrap_or_default().code;
-                return watched.count() == 0 || !is_refusal(&Status::new(cause.into(), ""));
-            }
-            TargetChangeType::NoChange | TargetChangeType::Add => {}
-        }
-        true
-    }
-
-    fn gone(&mut self, targets: impl IntoIterator<Item = i32>) {
-        for target in targets {
-            self.update(target, Seen::gone);
-        }
-    }
-
-    fn update(&mut self, target: i32, change: fn(&mut Seen)) {
-        if let Some(seen) = self.targets.get(&target) {
-            seen.send_modify(change);
-        }
-    }
-
     /// Whether nobody has watched since the last tick.
     fn is_unused(&mut self) -> bool {
         !std::mem::take(&mut self.used) && self.targets.is_empty()
-    }
-}
-
-impl Seen {
-    fn shown(&mut self) {
-        self.exists = true;
-    }
-
-    fn gone(&mut self) {
-        self.exists = false;
-        self.freed += u64::from(self.current);
-    }
-
-    fn current(&mut self) {
-        // Of a document that does not exist, Firestore need not send anything.
-        self.freed += u64::from(!self.current && !self.exists);
-        self.current = true;
-    }
-
-    /// Firestore sends the state of the document once more.
-    fn reset(&mut self) {
-        (self.current, self.exists) = (false, false);
     }
 }
 
@@ -330,9 +234,12 @@ impl Reader {
             return;
         };
         let mut state = lock(&state);
+        if self.heard {
+            return;
+        }
         if result.is_err_and(|status| is_refusal(&status)) {
             state.refuse();
-        } else if !self.heard {
+        } else {
             // The others that wait would try one after the other.
             state.refused_until = Some(Instant::now() + UNREACHABLE_FOR);
         }
@@ -366,7 +273,7 @@ impl Reader {
         };
         let mut state = lock(&state);
         if let Some(stream) = self.own(&mut state.stream)
-            && !stream.note(response)
+            && !stream.targets.note(response)
         {
             state.refuse();
         }
