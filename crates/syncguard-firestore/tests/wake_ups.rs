@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use common::proxy::{Fault, Proxy};
 use common::relay::Relay;
-use common::{Database, key};
-use syncguard_core::backend::{LockBackend as _, Watch, WatchRequest};
+use common::{Database, key, requests};
+use syncguard_core::backend::{LockBackend as _, Watch};
 use syncguard_core::{LockGuard, Locks};
 use syncguard_firestore::{FirestoreBackend, FirestoreOptions};
 use syncguard_testkit::FaultProxy;
@@ -56,9 +56,7 @@ async fn released(guard: LockGuard) {
 }
 
 async fn watch(backend: &FirestoreBackend, name: &str) -> Option<Watch> {
-    let key = key(name);
-    let request = WatchRequest::new(&key, Instant::now() + PATIENCE);
-    backend.watch(request).await.unwrap()
+    backend.watch(requests::watch(&key(name))).await.unwrap()
 }
 
 async fn until(what: &str, is_so: impl Fn() -> bool) {
@@ -112,8 +110,9 @@ async fn a_release_by_any_client_wakes_and_nothing_is_left_afterwards() {
 
 #[tokio::test]
 async fn no_wake_up_is_lost_between_the_first_question_and_the_watch() {
-    let (_proxy, locks, elsewhere, _) = two_processes().await;
-    for round in 0..300_u64 {
+    let database = Database::new();
+    let (locks, elsewhere) = (database.locks().await, database.locks().await);
+    for round in 0..200_u64 {
         let holder = granted(&elsewhere, "k").await;
         let waiting = waiter(&locks, "k");
         // Released at about the time of each step that leads to the watch.
@@ -213,8 +212,8 @@ fn a_stream_outlives_the_runtime_of_the_caller_who_opened_it() {
         let waiting = waiter(&locks, "k");
         until_watching(&proxy, 2).await;
         second.shutdown_background();
+        until("a new stream", || proxy.listens.opened() == 2).await;
         until_watching(&proxy, 1).await;
-        assert_eq!(proxy.listens.opened(), 2);
         released(holder).await;
         released(served(waiting).await).await;
         released(other).await;
@@ -242,8 +241,10 @@ async fn where_the_stream_is_refused_a_caller_polls() {
             released(holder).await;
             released(served(waiting).await).await;
         }
-        // It is not tried again and again.
-        assert_eq!(proxy.listens.opened(), opened + 1, "{fault:?}");
+        // A refusal holds for a minute. A server that does not reply is tried again.
+        let tried = proxy.listens.opened() - opened;
+        let is_silent = matches!(fault, Fault::Lost);
+        assert!(tried == 1 || is_silent, "{fault:?}: {tried}");
     }
 }
 
