@@ -115,7 +115,7 @@ impl WakeUps {
             wake_ups: self.clone(),
             target,
             seen,
-            told: 0,
+            reported: 0,
             pause: FIRST_PAUSE,
         })
     }
@@ -318,22 +318,24 @@ struct Watched {
     target: i32,
     seen: watch::Receiver<Seen>,
     /// The value of [`Seen::freed`] at the last wake-up.
-    told: u64,
+    reported: u64,
     pause: Duration,
 }
 
 impl WatchKey for Watched {
     async fn changed(&mut self) -> Result<(), LockError> {
-        let told = self.told;
+        let reported = self.reported;
         // A caller that was woken and is refused has seen a lock that the stream will show. If that lock
         // was released before Firestore's next snapshot, the stream may show neither.
-        let shown = self.seen.wait_for(|seen| seen.exists || seen.freed != told);
+        let shown = self
+            .seen
+            .wait_for(|seen| seen.exists || seen.freed != reported);
         if timeout(self.pause, shown).await.is_err() {
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
             return Ok(());
         }
-        let freed = self.seen.wait_for(|seen| seen.freed != told).await;
-        self.told = freed.map_err(|_| lost())?.freed;
+        let freed = self.seen.wait_for(|seen| seen.freed != reported).await;
+        self.reported = freed.map_err(|_| lost())?.freed;
         self.pause = FIRST_PAUSE;
         Ok(())
     }
