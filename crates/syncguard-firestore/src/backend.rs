@@ -4,8 +4,9 @@ use std::fmt;
 
 use gcloud_sdk::google::firestore::v1::Document;
 use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, FailureReason, IsLockedRequest,
-    LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter,
+    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, FailureReason,
+    IsLockedRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest,
+    ReleaseRequest, Reporter, Watch, WatchRequest,
 };
 use syncguard_core::{
     ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
@@ -18,6 +19,7 @@ use crate::error::{self, state_moved};
 use crate::purge::CleanUp;
 use crate::record::{LockDocument, Version, delete, parse_counter, write_counter, write_expiry};
 use crate::reread::Rereads;
+use crate::wake_ups::WakeUps;
 use crate::wire::{Reading, Wire};
 
 /// Locks in a Firestore database. Clones are cheap and share one client.
@@ -28,6 +30,7 @@ pub struct FirestoreBackend {
     pub(crate) wire: Wire,
     pub(crate) clock: Clock,
     pub(crate) clean_up: CleanUp,
+    pub(crate) wake_ups: WakeUps,
 }
 
 /// The documents of one read, and when they were so.
@@ -261,6 +264,15 @@ impl LockBackend for FirestoreBackend {
         Ok(locked)
     }
 
+    /// By a `Listen` stream, which the first wait opens.
+    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
+        let names = self.wire.names().of(request.key)?;
+        let watching = self
+            .wake_ups
+            .watch(&self.wire, names.lock, request.deadline);
+        watching.await
+    }
+
     fn attach(&self, reporter: Reporter) {
         self.clock.attach(reporter);
     }
@@ -271,6 +283,12 @@ impl LockBackend for FirestoreBackend {
 
     async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
         self.purge(request.limit, request.deadline).await
+    }
+
+    /// Ends the stream for wake-ups.
+    async fn close(&self, request: CloseRequest) -> Result<(), LockError> {
+        self.wake_ups.close(request.deadline).await;
+        Ok(())
     }
 }
 

@@ -23,6 +23,7 @@ use crate::connection::{Connection, Origin};
 use crate::error;
 use crate::names::Names;
 use crate::purge::CleanUp;
+use crate::wake_ups::WakeUps;
 use crate::wire::Wire;
 use crate::{FirestoreBackend, FirestoreOptions};
 
@@ -141,6 +142,7 @@ impl FirestoreBackend {
             wire: Wire::new(connection, names, options.request_timeout),
             clean_up: CleanUp::new(options.cleanup_in_is_locked),
             clock: Clock::new(options),
+            wake_ups: WakeUps::default(),
         }
     }
 }

@@ -133,6 +133,23 @@ impl Connection {
         .await
     }
 
+    /// A client on the present channel, and the number of that. Waits until the channel is connected.
+    pub(crate) async fn client(&self) -> Result<(Client, u64), Status> {
+        let Current {
+            mut service,
+            number,
+            ..
+        } = self.current().clone();
+        let ready = ready(&mut service).await;
+        ready.map_err(|_| error::channel_ended())?;
+        Ok((Client::new(service), number))
+    }
+
+    /// The number of the present channel.
+    pub(crate) fn number(&self) -> u64 {
+        self.current().number
+    }
+
     fn heard(&self, number: u64) {
         let mut current = self.current();
         if current.number == number {

@@ -157,6 +157,15 @@ pub(crate) fn state_moved(status: &Status) -> bool {
     moved && status.source().is_none()
 }
 
+/// Whether Firestore, or a proxy before it, will refuse the request again.
+pub(crate) fn is_refusal(status: &Status) -> bool {
+    let refused = matches!(
+        status.code(),
+        Code::PermissionDenied | Code::Unimplemented | Code::Unknown
+    );
+    refused && status.source().is_none()
+}
+
 fn may_have_been_applied(status: &Status) -> bool {
     let undecided = matches!(
         status.code(),

@@ -51,6 +51,14 @@
 //! the commit, the lease is shorter by that delay. A guard counts from before the request, so it never
 //! relies on more than is left; a grant that arrives after its lease has expired is released.
 //!
+//! # Waiting
+//!
+//! While a caller of [`lock`](syncguard_core::Locks::lock) waits for another process, the backend and its
+//! clones have a `Listen` stream on their connection, with the document of each awaited lock. Firestore
+//! reports the release by any client, SyncGuard for TypeScript included. It charges a document read for each
+//! lock that is awaited, and for each change of one meanwhile. The stream ends a few seconds after the last wait,
+//! and by [`close`](syncguard_core::Locks::close). Where Firestore or a proxy refuses it, callers poll.
+//!
 //! # Dropped calls
 //!
 //! A request whose caller goes away runs to its end in the background, no longer than until its
@@ -76,6 +84,8 @@ mod preflight;
 mod purge;
 mod record;
 mod reread;
+mod targets;
+mod wake_ups;
 mod wire;
 
 pub use gcloud_sdk;

@@ -16,13 +16,13 @@ use crate::{DEFAULT_SKEW_WARNING, FirestoreBackend, RECOMMENDED_SKEW_LIMIT};
 const NOTABLE_SKEW: Duration = Duration::from_millis(100);
 
 impl FirestoreBackend {
-    /// Sends three reads and one commit. One write of the commit cannot succeed, so Firestore applies
-    /// none of them; it checks the permission before that.
+    /// Sends three reads and one commit, and tries wake-ups. One write of the commit cannot succeed, so
+    /// Firestore applies none of them; it checks the permission before that.
     pub(crate) async fn inspect(&self, deadline: Instant) -> Result<Vec<Finding>, LockError> {
         let mut inspection = Inspection::new(self, deadline)?;
         let id = inspection.lock.lock_id;
         let names = self.wire.names().of(&inspection.lock.key)?;
-        let both = vec![names.lock, names.fence_counter];
+        let both = vec![names.lock.clone(), names.fence_counter];
         if let Err(status) = inspection.read(self.wire.get(both, deadline)).await {
             inspection.denied("read documents", &status)?;
         }
@@ -47,7 +47,21 @@ impl FirestoreBackend {
             )
         })?;
         inspection.write().await?;
-        Ok(inspection.findings())
+        let mut findings = inspection.findings();
+        // What is an error there would be the reason.
+        let is_error = |finding: &Finding| finding.severity() == Severity::Error;
+        if !findings.iter().any(is_error) && !self.gives_wake_ups(names.lock, deadline).await {
+            findings.push(no_wake_ups());
+        }
+        Ok(findings)
+    }
+
+    async fn gives_wake_ups(&self, document: String, deadline: Instant) -> bool {
+        let now = Instant::now();
+        // So early that the findings are still reported.
+        let deadline = now + deadline.saturating_duration_since(now) / 2;
+        let watch = self.wake_ups.watch(&self.wire, document, deadline).await;
+        matches!(watch, Ok(Some(_)))
     }
 }
 
@@ -176,6 +190,17 @@ fn not_permitted(denial: Denial) -> Finding {
         Denial::ScopeInsufficient => "firestore-scope-insufficient",
     };
     Finding::new(Severity::Error, code, denial.found(), denial.fix())
+}
+
+fn no_wake_ups() -> Finding {
+    Finding::new(
+        Severity::Info,
+        "firestore-wake-ups-unavailable",
+        "Firestore, or a proxy before it, gives no wake-ups: callers that wait poll, once a second at \
+         the least",
+        "let the streaming method `google.firestore.v1.Firestore/Listen` through, and connect without \
+         a proxy that holds streams back",
+    )
 }
 
 fn missing_index(

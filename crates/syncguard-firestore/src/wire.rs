@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream;
 use gcloud_sdk::RequestTimeouts;
 use gcloud_sdk::google::firestore::v1::batch_get_documents_response::Result as Found;
 use gcloud_sdk::google::firestore::v1::run_query_request::QueryType;
@@ -13,12 +14,13 @@ use gcloud_sdk::google::firestore::v1::structured_query::{
 };
 use gcloud_sdk::google::firestore::v1::value::ValueType;
 use gcloud_sdk::google::firestore::v1::{
-    BatchGetDocumentsRequest, BatchWriteRequest, CommitRequest, Document, RunQueryRequest,
-    StructuredQuery, Value, Write,
+    BatchGetDocumentsRequest, BatchWriteRequest, CommitRequest, Document, ListenRequest,
+    ListenResponse, RunQueryRequest, StructuredQuery, Value, Write,
 };
 use gcloud_sdk::prost_types::Timestamp;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Instant;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Status, Streaming};
 
 use crate::connection::{Client, Connection};
 use crate::error;
@@ -180,6 +182,26 @@ impl Wire {
             .filter(|status| Code::from_i32(status.code) == Code::Ok)
             .count();
         Ok(u32::try_from(applied).unwrap_or(u32::MAX))
+    }
+
+    /// Opens a stream of changes, which ends once `requests` does. Returns it and the number of its
+    /// channel.
+    pub(crate) async fn listen(
+        &self,
+        mut requests: UnboundedReceiver<ListenRequest>,
+    ) -> Result<(Streaming<ListenResponse>, u64), Status> {
+        let requests = stream::poll_fn(move |cx| requests.poll_recv(cx));
+        let mut request = Request::new(requests);
+        // An application's limits are for calls.
+        request.extensions_mut().insert(RequestTimeouts::new());
+        let (mut client, channel) = self.connection.client().await?;
+        let responses = client.listen(request).await?;
+        Ok((responses.into_inner(), channel))
+    }
+
+    /// Whether requests are sent on the channel of this number.
+    pub(crate) fn is_current(&self, channel: u64) -> bool {
+        self.connection.number() == channel
     }
 
     async fn send<M, T, F>(

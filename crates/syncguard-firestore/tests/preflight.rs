@@ -11,6 +11,7 @@ use syncguard_firestore::{FirestoreApi, FirestoreBackend, FirestoreOptions};
 use syncguard_testkit::FirestoreEmulator;
 use tonic::Code;
 
+const INFO: Severity = Severity::Info;
 const ERROR: Severity = Severity::Error;
 const WARNING: Severity = Severity::Warning;
 
@@ -44,13 +45,13 @@ async fn a_database_in_order_has_no_findings_and_is_left_as_it_was() {
 }
 
 #[tokio::test]
-async fn it_takes_four_requests() {
+async fn it_takes_five_requests() {
     let (proxy, database) = Proxy::before(&Database::new()).await;
     let backend = database.backend().await;
     assert_eq!(findings_of(backend).await, []);
     assert_eq!(
         proxy.requests(),
-        "BatchGetDocuments 1, Commit 1, RunQuery 2"
+        "BatchGetDocuments 1, Commit 1, Listen 1, RunQuery 2"
     );
 }
 
@@ -118,6 +119,25 @@ async fn indexes_that_are_missing() {
         seen(&findings_of(backend).await),
         [(WARNING, "firestore-expiry-index-missing")]
     );
+}
+
+#[tokio::test]
+async fn a_server_that_gives_no_wake_ups() {
+    let (proxy, database) = Proxy::before(&Database::new()).await;
+    for fault in [
+        Fault::Refused(Code::PermissionDenied),
+        Fault::Refused(Code::Unimplemented),
+        Fault::PlainHttp(404),
+        Fault::Lost,
+    ] {
+        let backend = database.backend().await;
+        proxy.fail_next("Listen", fault);
+        assert_eq!(
+            seen(&findings_of(backend).await),
+            [(INFO, "firestore-wake-ups-unavailable")],
+            "{fault:?}"
+        );
+    }
 }
 
 /// Not a missing role: the finding and the error of an operation say what to do instead.

@@ -7,6 +7,7 @@
     reason = "each test file uses its part"
 )]
 
+pub mod listens;
 pub mod proxy;
 pub mod relay;
 pub mod requests;
@@ -164,6 +165,8 @@ pub fn warm_up(host: &str) {
     let work = async move {
         let backend = database.backend_with(patient).await;
         let grant = take(&backend, "warm").await;
+        // The first one may take too long.
+        drop(backend.watch(requests::watch(&key("warm"))).await);
         assert!(released(&backend, &grant.lock_id).await);
     };
     // Tests have a runtime of their own each, in which nothing may block.

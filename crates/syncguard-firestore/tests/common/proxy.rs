@@ -21,6 +21,7 @@ use tonic::{Code, Status};
 use tower_service::Service;
 
 use super::Database;
+use super::listens::Listens;
 
 /// What happens to the next request of a method.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +47,7 @@ pub enum Fault {
 pub struct Proxy {
     upstream: Channel,
     state: Arc<Mutex<State>>,
+    pub listens: Listens,
 }
 
 #[derive(Default)]
@@ -63,6 +65,7 @@ impl Proxy {
         let proxy = Self {
             upstream,
             state: Arc::default(),
+            listens: Listens::default(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = listener.local_addr().unwrap().to_string();
@@ -116,6 +119,10 @@ impl Service<Request<Body>> for Proxy {
             state.authorization = authorization.map(|value| value.to_str().unwrap().to_owned());
             let next = state.faults.iter().position(|(of, _)| *of == method);
             next.map(|next| state.faults.remove(next).1)
+        };
+        let request = match &*method {
+            "Listen" => request.map(|body| self.listens.follow(body)),
+            _ => request,
         };
         let mut upstream = self.upstream.clone();
         // On a task of its own: a client that goes away does not take the request back.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use syncguard_core::backend::{
     AcquireRequest, ExtendRequest, IsLockedRequest, Lookup, LookupRequest, PurgeRequest,
-    ReleaseRequest,
+    ReleaseRequest, WatchRequest,
 };
 use syncguard_core::{LockId, LockKey, Ttl};
 use tokio::time::Instant;
@@ -23,6 +23,10 @@ pub fn extend(id: &LockId, ttl: Ttl) -> ExtendRequest<'_> {
 
 pub fn is_locked(key: &LockKey) -> IsLockedRequest<'_> {
     IsLockedRequest::new(key, far_ahead())
+}
+
+pub fn watch(key: &LockKey) -> WatchRequest<'_> {
+    WatchRequest::new(key, far_ahead())
 }
 
 pub fn lookup(by: Lookup<'_>) -> LookupRequest<'_> {

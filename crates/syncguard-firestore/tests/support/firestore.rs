@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use syncguard_conformance::Harness;
 use syncguard_core::backend::{
-    AcquireRequest, LockBackend as _, ReleaseRequest, make_fence_key, make_storage_key,
+    AcquireRequest, LockBackend as _, ReleaseRequest, WatchRequest, make_fence_key,
+    make_storage_key,
 };
 use syncguard_core::{ErrorCode, Fence, LockError, LockId, LockKey, Ttl};
 use syncguard_firestore::gcloud_sdk::google::firestore::v1::firestore_client::FirestoreClient;
@@ -44,6 +45,8 @@ impl FirestoreHarness {
         let acquire = AcquireRequest::new(&key, &id, Ttl::new(PATIENCE)?, deadline);
         let acquired = backend.acquire(acquire).await?;
         debug_assert!(!acquired.is_locked());
+        // The first one may take too long.
+        drop(backend.watch(WatchRequest::new(&key, deadline)).await);
         let _ = backend.release(ReleaseRequest::new(&id, deadline)).await?;
         Ok(harness)
     }
