@@ -10,7 +10,7 @@ use std::time::Duration;
 use gcloud_sdk::google::firestore::v1::listen_request::TargetChange as Change;
 use gcloud_sdk::google::firestore::v1::target::{DocumentsTarget, TargetType};
 use gcloud_sdk::google::firestore::v1::{ListenRequest, ListenResponse, Target};
-use syncguard_core::backend::{Watch, WatchKey};
+use syncguard_core::backend::{Refusals, Watch, WatchKey};
 use syncguard_core::{ErrorCode, LockError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -27,10 +27,6 @@ const TICK: Duration = Duration::from_secs(5);
 /// The longest that a stream may take to open, and a target to become current.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// For how long a server that refuses the stream, or cannot be reached, is not asked again.
-const REFUSED_FOR: Duration = Duration::from_secs(60);
-const UNREACHABLE_FOR: Duration = Duration::from_secs(2);
-
 /// How long a caller that was refused waits until the stream shows the lock.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -46,9 +42,7 @@ struct State {
     opened: u64,
     /// The target that was added last, to any stream.
     last_target: i32,
-    refused_until: Option<Instant>,
-    /// It was logged.
-    refusal_was_said: bool,
+    refusals: Refusals,
     closed: bool,
 }
 
@@ -80,7 +74,7 @@ impl WakeUps {
         let current = timeout_at(deadline, current).await;
         match current.map(|seen| seen.is_ok()) {
             Ok(true) => Ok(Some(Watch::new(watched))),
-            Ok(false) if self.state().is_refused() => Ok(None),
+            Ok(false) if self.state().refusals.last() => Ok(None),
             Ok(false) => Err(lost()),
             Err(_) => Err(LockError::new(
                 ErrorCode::NetworkTimeout,
@@ -92,7 +86,7 @@ impl WakeUps {
     /// Adds a target to the present stream, or to a new one.
     fn add_target(&self, wire: &Wire, document: String) -> Option<Watched> {
         let mut state = self.state();
-        if state.closed || state.is_refused() {
+        if state.closed || state.refusals.last() {
             return None;
         }
         let is_usable = |stream: &Stream| !stream.requests.is_closed();
@@ -140,21 +134,6 @@ impl WakeUps {
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl State {
-    fn is_refused(&self) -> bool {
-        self.refused_until
-            .is_some_and(|until| Instant::now() < until)
-    }
-
-    /// The server gives no wake-ups.
-    fn refuse(&mut self) {
-        self.refused_until = Some(Instant::now() + REFUSED_FOR);
-        if !std::mem::replace(&mut self.refusal_was_said, true) {
-            tracing::info!("Firestore refuses to report changes; callers that wait poll");
-        }
-    }
 }
 
 impl Stream {
@@ -238,10 +217,10 @@ impl Reader {
             return;
         }
         if result.is_err_and(|status| is_refusal(&status)) {
-            state.refuse();
+            state.refusals.refused("firestore");
         } else {
             // The others that wait would try one after the other.
-            state.refused_until = Some(Instant::now() + UNREACHABLE_FOR);
+            state.refusals.unreachable();
         }
     }
 
@@ -275,7 +254,7 @@ impl Reader {
         if let Some(stream) = self.own(&mut state.stream)
             && !stream.targets.note(response)
         {
-            state.refuse();
+            state.refusals.refused("firestore");
         }
     }
 
