@@ -21,9 +21,28 @@ const NEVER: Duration = Duration::from_secs(3_600);
 /// Long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A database on an emulator that has served a stream before: on a busy machine the first can take longer
+/// than a store waits for it.
+async fn listening() -> Database {
+    let database = Database::new();
+    let backend = database.backend().await;
+    let started = Instant::now();
+    while !matches!(
+        backend.watch(requests::watch(&key("first"))).await,
+        Ok(Some(_))
+    ) {
+        assert!(
+            started.elapsed() < PATIENCE,
+            "the emulator serves no stream"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    database
+}
+
 /// Locks behind a proxy, and locks of another process.
 async fn two_processes() -> (Proxy, Locks, Locks, Database) {
-    let database = Database::new();
+    let database = listening().await;
     let elsewhere = database.locks().await;
     let (proxy, behind) = Proxy::before(&database).await;
     (proxy, behind.locks().await, elsewhere, database)
@@ -110,7 +129,7 @@ async fn a_release_by_any_client_wakes_and_nothing_is_left_afterwards() {
 
 #[tokio::test]
 async fn no_wake_up_is_lost_between_the_first_question_and_the_watch() {
-    let database = Database::new();
+    let database = listening().await;
     let (locks, elsewhere) = (database.locks().await, database.locks().await);
     for round in 0..200_u64 {
         let holder = granted(&elsewhere, "k").await;
@@ -142,7 +161,7 @@ async fn an_extend_costs_a_waiting_process_nothing() {
 #[tokio::test]
 async fn a_stream_that_is_cut_costs_a_poll_and_comes_back() {
     const KEYS: usize = 8;
-    let database = Database::new();
+    let database = listening().await;
     let elsewhere = database.locks().await;
     let (proxy, behind) = Proxy::before(&database).await;
     let port = behind.host.rsplit(':').next().unwrap().parse().unwrap();
@@ -176,7 +195,7 @@ async fn a_stream_that_is_cut_costs_a_poll_and_comes_back() {
 
 #[tokio::test]
 async fn a_watch_on_a_connection_that_was_lost_without_notice_is_lost() {
-    let database = Database::new();
+    let database = listening().await;
     let relay = Relay::to(&database.host).await;
     let behind = Database {
         host: relay.host.clone(),
@@ -222,7 +241,7 @@ fn a_stream_outlives_the_runtime_of_the_caller_who_opened_it() {
 
 #[tokio::test]
 async fn where_the_stream_is_refused_a_caller_polls() {
-    let database = Database::new();
+    let database = listening().await;
     let elsewhere = database.locks().await;
     let (proxy, behind) = Proxy::before(&database).await;
     for fault in [
@@ -250,7 +269,7 @@ async fn where_the_stream_is_refused_a_caller_polls() {
 
 #[tokio::test]
 async fn without_wake_ups_no_stream_is_opened() {
-    let database = Database::new();
+    let database = listening().await;
     let elsewhere = database.locks().await;
     let (proxy, behind) = Proxy::before(&database).await;
     let backend = behind.backend().await;
@@ -265,7 +284,7 @@ async fn without_wake_ups_no_stream_is_opened() {
 
 #[tokio::test]
 async fn close_ends_the_stream_and_so_does_the_end_of_the_backend() {
-    let database = Database::new();
+    let database = listening().await;
     let elsewhere = database.locks().await;
     let (proxy, behind) = Proxy::before(&database).await;
     let holder = granted(&elsewhere, "k").await;
@@ -289,7 +308,7 @@ async fn close_ends_the_stream_and_so_does_the_end_of_the_backend() {
 #[tokio::test]
 async fn hundreds_of_keys_are_watched_on_one_stream_each_woken_by_its_own() {
     const KEYS: usize = 300;
-    let database = Database::new();
+    let database = listening().await;
     let elsewhere = database.locks().await;
     let (proxy, behind) = Proxy::before(&database).await;
     let backend = behind.backend().await;
@@ -316,7 +335,7 @@ async fn hundreds_of_keys_are_watched_on_one_stream_each_woken_by_its_own() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_takes_a_key_without_pause_leaves_a_third_to_another() {
-    let database = Database::new();
+    let database = listening().await;
     let until = Instant::now() + Duration::from_secs(6);
     let mut loops = JoinSet::new();
     for _ in 0..2 {
