@@ -2,11 +2,15 @@
 
 use std::future::IntoFuture;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use syncguard_core::backend::{AcquireRequest, LockBackend};
-use syncguard_core::{Fence, LockError, LockGuard, LockId, LockKey, Locks, LocksBuilder, Ttl};
+use syncguard_core::observe::{Observer, WaitEnd};
+use syncguard_core::{
+    ErrorCode, Fence, LockError, LockGuard, LockId, LockKey, Locks, LocksBuilder, Ttl,
+};
 use tokio::time::{Instant, timeout};
 
 use crate::clock::now_us;
@@ -56,8 +60,11 @@ where
         .map(|index| {
             let number = work.worker * 100 + index;
             let backend = Recording::new(Arc::clone(&backend), number, Arc::clone(&recorder));
+            let asked = Arc::<Asked>::default();
+            let builder = Locks::builder(backend.clone()).observe(asked.clone());
             let client = Client {
-                locks: configure(Locks::builder(backend.clone())).build(),
+                locks: configure(builder).build(),
+                asked,
                 backend,
                 rng: Rng::part(work.seed, number.into()),
                 former: None,
@@ -73,8 +80,20 @@ where
     Ok(operations)
 }
 
+/// How often calls of `lock` have asked the store.
+#[derive(Default)]
+struct Asked(AtomicU64);
+
+impl Observer for Asked {
+    fn wait_ended(&self, wait: &WaitEnd<'_>) {
+        self.0
+            .fetch_add(wait.summary.attempts.into(), Ordering::Relaxed);
+    }
+}
+
 struct Client<B> {
     locks: Locks,
+    asked: Arc<Asked>,
     backend: Recording<B>,
     rng: Rng,
     /// A lock that it held once.
@@ -87,8 +106,13 @@ impl<B: LockBackend<Fence = Fence>> Client<B> {
         while now_us() < until_us {
             let key = self.rng.pick(&keys).context("no keys to work on")?.clone();
             let (ttl, is_short) = self.ttl()?;
-            let attempt = self.locks.try_lock(&key).ttl(ttl);
-            match self.call(attempt).await {
+            let acquired = if self.rng.percent(40) {
+                self.wait(&key, ttl).await
+            } else {
+                let attempt = self.locks.try_lock(&key).ttl(ttl);
+                self.call(attempt).await
+            };
+            match acquired {
                 Some(Ok(Some(guard))) => {
                     let id = *guard.lock_id();
                     self.hold(&key, &id).await?;
@@ -101,7 +125,22 @@ impl<B: LockBackend<Fence = Fence>> Client<B> {
         }
         let drained = self.locks.drain(DRAIN_TIMEOUT).await;
         drained.context("locks of unknown outcome were not released")?;
-        Ok(self.operations)
+        Ok(self.operations + self.asked.0.load(Ordering::Relaxed))
+    }
+
+    /// Waits for a key.
+    async fn wait(
+        &mut self,
+        key: &LockKey,
+        ttl: Ttl,
+    ) -> Option<Result<Option<LockGuard>, LockError>> {
+        let timeout = Duration::from_millis(self.rng.within(10..2_000));
+        let wait = self.locks.lock(key).ttl(ttl).timeout(timeout);
+        Some(match self.some_abandoned(wait).await? {
+            Ok(guard) => Ok(Some(guard)),
+            Err(error) if error.code() == ErrorCode::AcquisitionTimeout => Ok(None),
+            Err(error) => Err(error),
+        })
     }
 
     /// What a holder does with its lock.
@@ -211,12 +250,20 @@ impl<B: LockBackend<Fence = Fence>> Client<B> {
         let _ = self.call(lookup).await;
     }
 
-    /// Makes a call. Some are abandoned after a moment, as by a caller's own timeout: `None`.
+    /// Makes a call that is one operation.
     async fn call<T>(
         &mut self,
         operation: impl IntoFuture<Output = Result<T, LockError>>,
     ) -> Option<Result<T, LockError>> {
         self.operations += 1;
+        self.some_abandoned(operation).await
+    }
+
+    /// Makes a call. Some are abandoned after a moment, as by a caller's own timeout: `None`.
+    async fn some_abandoned<T>(
+        &mut self,
+        operation: impl IntoFuture<Output = Result<T, LockError>>,
+    ) -> Option<Result<T, LockError>> {
         if !self.rng.percent(4) {
             return Some(operation.await);
         }
