@@ -1,0 +1,54 @@
+//! The suite's way into an SQLite store.
+
+use sqlx::SqlitePool;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use syncguard_conformance::Harness;
+use syncguard_core::backend::{make_fence_key, make_storage_key};
+use syncguard_core::{ErrorCode, LockError, LockKey};
+use syncguard_sqlite::{SqliteBackend, STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE};
+use tempfile::TempDir;
+
+/// Opens one file, each time anew.
+pub(crate) struct SqliteHarness(TempDir);
+
+impl SqliteHarness {
+    /// A file that is deleted with this value.
+    pub(crate) fn temporary() -> std::io::Result<Self> {
+        TempDir::new().map(Self)
+    }
+}
+
+impl Harness for SqliteHarness {
+    type Backend = SqliteBackend;
+
+    async fn connect(&self) -> Result<SqliteBackend, LockError> {
+        SqliteBackend::connect(self.0.path().join("locks.db")).await
+    }
+
+    async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
+        let target = SqliteConnectOptions::new().filename(self.0.path().join("locks.db"));
+        let pool = SqlitePoolOptions::new().connect_lazy_with(target);
+        let written = write_fence_counter(&pool, key, counter).await;
+        pool.close().await;
+        written.map(|()| true)
+    }
+}
+
+/// Writes a fence counter past the backend.
+pub(crate) async fn write_fence_counter(
+    pool: &SqlitePool,
+    key: &LockKey,
+    counter: u64,
+) -> Result<(), LockError> {
+    let (limit, reserve) = (STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE);
+    let storage_key = make_storage_key("", key.as_str(), limit, reserve)?;
+    let upsert = "INSERT INTO syncguard_fence_counters (fence_key, fence) VALUES ($1, $2)
+                  ON CONFLICT (fence_key) DO UPDATE SET fence = excluded.fence";
+    sqlx::query(upsert)
+        .bind(make_fence_key("", &storage_key, limit, reserve)?)
+        .bind(i64::try_from(counter).unwrap_or(i64::MAX))
+        .execute(pool)
+        .await
+        .map_err(|error| LockError::new(ErrorCode::Internal, "no counter").with_source(error))?;
+    Ok(())
+}
