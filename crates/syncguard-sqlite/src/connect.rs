@@ -178,14 +178,17 @@ fn place_of_pool(pool: &SqlitePool) -> Result<Place, LockError> {
         return Ok(Place::of_pool(path));
     }
     let options = pool.options();
+    // A call that is dropped while the pool tests a connection loses it.
     let is_one_for_good = options.get_max_connections() == 1
         && options.get_idle_timeout().is_none()
-        && options.get_max_lifetime().is_none();
+        && options.get_max_lifetime().is_none()
+        && !options.get_test_before_acquire();
     if !is_one_for_good {
         return Err(LockError::invalid_argument(
             "a pool of a database in memory must have one connection that it never closes: each \
-             connection is a store of its own; set `max_connections(1)`, `idle_timeout(None)` and \
-             `max_lifetime(None)`, or use `SqliteBackend::connect(\":memory:\")`",
+             connection is a store of its own; use `SqliteBackend::connect(\":memory:\")`, or set \
+             `max_connections(1)`, `idle_timeout(None)`, `max_lifetime(None)` and \
+             `test_before_acquire(false)`",
         ));
     }
     Ok(Place::Memory)

@@ -41,7 +41,8 @@ async fn a_release_wakes_callers_of_clones_at_once() {
     assert!(!waiting.is_finished());
     assert!(guard.release().await.unwrap().is_released());
     let served = tokio::time::timeout(MINUTE, waiting).await;
-    served.expect("a wake-up").unwrap().unwrap();
+    let served = served.expect("a wake-up").unwrap().unwrap();
+    assert!(served.release().await.unwrap().is_released());
 }
 
 fn with_pool(pool: SqlitePoolOptions, target: SqliteConnectOptions) -> Result<(), ErrorCode> {
@@ -68,17 +69,22 @@ async fn a_pool_that_could_have_two_stores_in_memory_is_refused() {
     ];
     let refused = Err(ErrorCode::InvalidArgument);
     for target in in_memory {
-        let one = || SqlitePoolOptions::new().max_connections(1);
-        let several = SqlitePoolOptions::new()
-            .idle_timeout(None)
-            .max_lifetime(None);
-        assert_eq!(with_pool(several, target.clone()), refused);
-        let reaped = one().max_lifetime(None);
-        assert_eq!(with_pool(reaped, target.clone()), refused);
-        let replaced = one().idle_timeout(None);
-        assert_eq!(with_pool(replaced, target.clone()), refused);
-        let lasting = one().idle_timeout(None).max_lifetime(None);
-        assert_eq!(with_pool(lasting, target), Ok(()));
+        let lasting = || {
+            SqlitePoolOptions::new()
+                .max_connections(1)
+                .idle_timeout(None)
+                .max_lifetime(None)
+                .test_before_acquire(false)
+        };
+        for pool in [
+            lasting().max_connections(2),
+            lasting().idle_timeout(MINUTE),
+            lasting().max_lifetime(MINUTE),
+            lasting().test_before_acquire(true),
+        ] {
+            assert_eq!(with_pool(pool, target.clone()), refused);
+        }
+        assert_eq!(with_pool(lasting(), target), Ok(()));
     }
     let (_folder, path) = common::file();
     let target = SqliteConnectOptions::new().filename(path);

@@ -16,18 +16,18 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 /// Far longer than anything here takes, on a slow machine too.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 /// A folder for a file, and the file's path.
-pub fn file() -> (TempDir, PathBuf) {
+pub(crate) fn file() -> (TempDir, PathBuf) {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("locks.db");
     (folder, path)
 }
 
-pub fn options(path: &std::path::Path) -> SqliteConnectOptions {
+pub(crate) fn options(path: &std::path::Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
         .create_if_missing(true)
@@ -35,24 +35,25 @@ pub fn options(path: &std::path::Path) -> SqliteConnectOptions {
 }
 
 /// A connection of the test's own, past the backend.
-pub async fn connection(path: &std::path::Path) -> SqliteConnection {
+pub(crate) async fn connection(path: &std::path::Path) -> SqliteConnection {
     options(path).connect().await.expect("a connection")
 }
 
 /// A pool of a database in memory, as a backend accepts it.
-pub fn memory_pool() -> SqlitePool {
+pub(crate) fn memory_pool() -> SqlitePool {
     SqlitePoolOptions::new()
         .max_connections(1)
         .idle_timeout(None)
         .max_lifetime(None)
+        .test_before_acquire(false)
         .connect_lazy_with(SqliteConnectOptions::new())
 }
 
-pub fn key(name: &str) -> LockKey {
+pub(crate) fn key(name: &str) -> LockKey {
     LockKey::new(name).expect("a key")
 }
 
-pub async fn acquire(
+pub(crate) async fn acquire(
     backend: &SqliteBackend,
     key: &LockKey,
     ttl: Duration,
@@ -60,7 +61,7 @@ pub async fn acquire(
     acquire_by(backend, key, ttl, PATIENCE).await
 }
 
-pub async fn acquire_by(
+pub(crate) async fn acquire_by(
     backend: &SqliteBackend,
     key: &LockKey,
     ttl: Duration,
@@ -72,17 +73,17 @@ pub async fn acquire_by(
 }
 
 /// Acquires a free key.
-pub async fn take(backend: &SqliteBackend, key: &LockKey, ttl: Duration) -> Grant {
+pub(crate) async fn take(backend: &SqliteBackend, key: &LockKey, ttl: Duration) -> Grant {
     let acquired = acquire(backend, key, ttl).await.expect("an answer");
     acquired.granted().expect("the key is free")
 }
 
-pub async fn release(backend: &SqliteBackend, id: &LockId) -> Result<ReleaseResult, LockError> {
+pub(crate) async fn release(backend: &SqliteBackend, id: &LockId) -> Result<ReleaseResult, LockError> {
     let request = ReleaseRequest::new(id, Instant::now() + PATIENCE);
     backend.release(request).await
 }
 
-pub async fn is_held(backend: &SqliteBackend, key: &LockKey) -> bool {
+pub(crate) async fn is_held(backend: &SqliteBackend, key: &LockKey) -> bool {
     let request = LookupRequest::new(Lookup::Key(key), Instant::now() + PATIENCE);
     let found = backend.lookup_raw(request).await;
     found.expect("an answer").is_some()
