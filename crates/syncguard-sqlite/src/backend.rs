@@ -105,10 +105,7 @@ impl LockBackend for SqliteBackend {
         let script = &self.scripts().acquire;
         let rows = self.exchange(script, &values, request.deadline).await?;
         let row = rows.first();
-        read_acquired(
-            row.ok_or_else(|| unreadable().with_outcome_unknown())?,
-            id,
-        )
+        read_acquired(row.ok_or_else(|| unreadable().with_outcome_unknown())?, id)
     }
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {

@@ -159,7 +159,8 @@ fn checked_path(path: &Path) -> Result<PathBuf, LockError> {
         }
     }
     if let FileSystem::Network(name) = FileSystem::of(&path) {
-        let why = format!("lies on a network file system ({name}); SQLite's locks need a local one");
+        let why =
+            format!("lies on a network file system ({name}); SQLite's locks need a local one");
         return Err(bad(&path, &why));
     }
     Ok(path)

@@ -155,7 +155,10 @@ mod tests {
         for name in bad {
             assert!(TableName::parse(name).is_err(), "{name:?}");
         }
-        assert_eq!(TableName::parse("select").unwrap().to_string(), "\"select\"");
+        assert_eq!(
+            TableName::parse("select").unwrap().to_string(),
+            "\"select\""
+        );
         assert!(TableName::parse(&"x".repeat(63)).is_ok());
     }
 

@@ -47,18 +47,6 @@ impl SqliteBackend {
             )],
             Place::File(file) => about_file(&file.path),
         };
-        let nothing = &self.scripts().write_nothing;
-        match self.exchange(nothing, &[], deadline).await {
-            Ok(_) => {}
-            Err(error) if error.code() == ErrorCode::AuthFailed => findings.push(Finding::new(
-                Severity::Error,
-                "sqlite-read-only",
-                "the file is read-only here: every acquire and release fails",
-                "give this process permission to write to the file and to create files in its folder, \
-                 and let the pool open it for writing",
-            )),
-            Err(error) => return Err(error),
-        }
         findings.extend(self.settings_in_force(deadline).await?);
         let names = self.names();
         for (table, columns) in [
@@ -67,7 +55,27 @@ impl SqliteBackend {
         ] {
             findings.extend(self.table(table, columns, deadline).await?);
         }
+        let is_error = |finding: &Finding| finding.severity() == Severity::Error;
+        if !findings.iter().any(is_error) {
+            findings.extend(self.read_only(deadline).await?);
+        }
         Ok(findings)
+    }
+
+    /// SQLite finds out by a write alone.
+    async fn read_only(&self, deadline: Instant) -> Result<Option<Finding>, LockError> {
+        let nothing = &self.scripts().write_nothing;
+        match self.exchange(nothing, &[], deadline).await {
+            Ok(_) => Ok(None),
+            Err(error) if error.code() == ErrorCode::AuthFailed => Ok(Some(Finding::new(
+                Severity::Error,
+                "sqlite-read-only",
+                "the file is read-only here: every acquire and release fails",
+                "give this process permission to write to the file and to create files in its folder, \
+                 and let the pool open it for writing",
+            ))),
+            Err(error) => Err(error),
+        }
     }
 
     async fn settings_in_force(&self, deadline: Instant) -> Result<Vec<Finding>, LockError> {

@@ -5,9 +5,7 @@ use std::time::Duration;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Decode, Row as _, Sqlite, Type};
 use syncguard_core::backend::{AcquireResult, FailureReason, Grant};
-use syncguard_core::{
-    ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey,
-};
+use syncguard_core::{ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey};
 
 /// Reads the reply to an acquire.
 pub(crate) fn read_acquired(row: &SqliteRow, id: &LockId) -> Result<AcquireResult, LockError> {

@@ -194,7 +194,13 @@ async fn poll(
             continue;
         }
         let keys = serde_json::to_string(&keys).map_err(|_| unreadable())?;
-        match read(&mut connection, &backend.scripts().free, &[Value::Text(&keys)]).await {
+        match read(
+            &mut connection,
+            &backend.scripts().free,
+            &[Value::Text(&keys)],
+        )
+        .await
+        {
             Ok(rows) => {
                 for row in rows {
                     shared.watchers.wake(column(&row, "value")?);
@@ -210,7 +216,10 @@ async fn poll(
 /// A number that changes when another connection has changed the file.
 async fn data_version(connection: &mut SqliteConnection) -> Result<i64, LockError> {
     loop {
-        match sqlx::query_scalar(DATA_VERSION).fetch_one(&mut *connection).await {
+        match sqlx::query_scalar(DATA_VERSION)
+            .fetch_one(&mut *connection)
+            .await
+        {
             Err(error) if is_busy(&error) => sleep(POLL).await,
             version => return version.map_err(|error| map(error, Stage::Reading)),
         }

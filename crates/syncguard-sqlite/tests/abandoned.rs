@@ -17,7 +17,9 @@ async fn no_key_stays_held_and_no_transaction_open() {
     let locks = Locks::new(backend.clone());
     let mut abandoned = 0;
     for round in 0..1_000_u32 {
-        let attempt = locks.try_lock(format!("k{}", round % KEYS)).ttl(MINUTE * 60);
+        let attempt = locks
+            .try_lock(format!("k{}", round % KEYS))
+            .ttl(MINUTE * 60);
         let patience = Duration::from_micros(u64::from(round % 40) * 50);
         match tokio::time::timeout(patience, attempt).await {
             Ok(guard) => drop(guard.unwrap()),

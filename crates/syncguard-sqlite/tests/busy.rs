@@ -4,7 +4,9 @@ mod common;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use common::{MINUTE, PATIENCE, acquire, acquire_by, connection, file, is_held, key, release, take};
+use common::{
+    MINUTE, PATIENCE, acquire, acquire_by, connection, file, is_held, key, release, take,
+};
 use sqlx::SqliteConnection;
 use syncguard_core::backend::{ExtendRequest, LockBackend as _, TIME_TOLERANCE_MS};
 use syncguard_core::{ErrorCode, Ttl};
@@ -70,7 +72,12 @@ async fn a_contended_acquire_and_reads_need_no_write_lock() {
     let mut other = connection(&path).await;
     execute(&mut other, "BEGIN IMMEDIATE").await;
     // They end although the write lock is never released meanwhile.
-    assert!(acquire(&backend, &key("k"), MINUTE).await.unwrap().is_locked());
+    assert!(
+        acquire(&backend, &key("k"), MINUTE)
+            .await
+            .unwrap()
+            .is_locked()
+    );
     assert!(is_held(&backend, &key("k")).await);
     // Nor does a release that waits keep them from it.
     let waiting = tokio::spawn({
@@ -78,7 +85,12 @@ async fn a_contended_acquire_and_reads_need_no_write_lock() {
         async move { release(&backend, &grant.lock_id).await.unwrap() }
     });
     sleep(Duration::from_millis(100)).await;
-    assert!(acquire(&backend, &key("k"), MINUTE).await.unwrap().is_locked());
+    assert!(
+        acquire(&backend, &key("k"), MINUTE)
+            .await
+            .unwrap()
+            .is_locked()
+    );
     assert!(!waiting.is_finished());
     execute(&mut other, "COMMIT").await;
     assert!(waiting.await.unwrap().is_released());
@@ -91,7 +103,9 @@ async fn an_operation_waits_until_its_deadline_and_its_outcome_is_known() {
     let mut other = connection(&path).await;
     execute(&mut other, "BEGIN IMMEDIATE").await;
     let (started, within) = (Instant::now(), Duration::from_secs(1));
-    let error = acquire_by(&backend, &key("k"), MINUTE, within).await.unwrap_err();
+    let error = acquire_by(&backend, &key("k"), MINUTE, within)
+        .await
+        .unwrap_err();
     assert!(started.elapsed() >= within / 2, "{:?}", started.elapsed());
     assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error}");
     assert!(!error.outcome_unknown());

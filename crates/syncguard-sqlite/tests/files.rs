@@ -60,7 +60,12 @@ async fn locks_outlive_the_backend() {
 
     let second = SqliteBackend::connect(&path).await.unwrap();
     assert!(is_held(&second, &key("k")).await);
-    assert!(release(&second, &grant.lock_id).await.unwrap().is_released());
+    assert!(
+        release(&second, &grant.lock_id)
+            .await
+            .unwrap()
+            .is_released()
+    );
     assert!(take(&second, &key("k"), MINUTE).await.fence > grant.fence);
 }
 
@@ -115,7 +120,12 @@ async fn a_full_disk_gives_a_typed_error_and_half_a_grant_never() {
     assert!(!is_held(&full, &key(&name)).await);
     // With room again it goes on, and nothing was granted twice.
     take(&backend, &key(&name), MINUTE).await;
-    assert!(acquire(&full, &key(&name), MINUTE).await.unwrap().is_locked());
+    assert!(
+        acquire(&full, &key(&name), MINUTE)
+            .await
+            .unwrap()
+            .is_locked()
+    );
     assert!(acquire(&full, &key("k"), MINUTE).await.unwrap().is_locked());
 }
 
@@ -146,7 +156,9 @@ async fn noticed(happens: impl FnOnce(&Path)) -> LockError {
     let grant = take(&backend, &key("k"), MINUTE).await;
     happens(&path);
     assert!(release(&backend, &grant.lock_id).await.is_err());
-    acquire(&backend, &key("another"), MINUTE).await.unwrap_err()
+    acquire(&backend, &key("another"), MINUTE)
+        .await
+        .unwrap_err()
 }
 
 #[cfg(unix)]
@@ -186,7 +198,9 @@ async fn a_pool_whose_file_was_replaced_grants_nothing() {
     take(&backend, &key("k"), MINUTE).await;
     fs::remove_file(&path).unwrap();
     SqliteBackend::connect(&path).await.unwrap();
-    let error = acquire(&backend, &key("another"), MINUTE).await.unwrap_err();
+    let error = acquire(&backend, &key("another"), MINUTE)
+        .await
+        .unwrap_err();
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error}");
 }
 

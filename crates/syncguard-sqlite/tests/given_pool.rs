@@ -52,7 +52,12 @@ async fn a_read_sees_what_others_committed_since_a_transaction_was_left_open() {
     let other = SqliteBackend::connect(&path).await.unwrap();
     take(&other, &key("k"), MINUTE).await;
     assert!(is_held(&backend, &key("k")).await);
-    assert!(acquire(&backend, &key("k"), MINUTE).await.unwrap().is_locked());
+    assert!(
+        acquire(&backend, &key("k"), MINUTE)
+            .await
+            .unwrap()
+            .is_locked()
+    );
 }
 
 #[tokio::test]
@@ -60,9 +65,14 @@ async fn the_busy_timeout_of_its_connections_stays_and_does_not_delay_an_operati
     let (_folder, path) = file();
     let (pool, backend) = one_connection(&path).await;
     let mut other = connection(&path).await;
-    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    sqlx::raw_sql("BEGIN IMMEDIATE")
+        .execute(&mut other)
+        .await
+        .unwrap();
     let within = Duration::from_millis(500);
-    let error = acquire_by(&backend, &key("k"), MINUTE, within).await.unwrap_err();
+    let error = acquire_by(&backend, &key("k"), MINUTE, within)
+        .await
+        .unwrap_err();
     assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error}");
     sqlx::raw_sql("COMMIT").execute(&mut other).await.unwrap();
     take(&backend, &key("k"), MINUTE).await;
@@ -79,7 +89,9 @@ async fn a_pool_in_use_gives_an_error_of_known_outcome() {
     let (pool, backend) = one_connection(&path).await;
     let used = pool.acquire().await.unwrap();
     let within = Duration::from_secs(1);
-    let error = acquire_by(&backend, &key("k"), MINUTE, within).await.unwrap_err();
+    let error = acquire_by(&backend, &key("k"), MINUTE, within)
+        .await
+        .unwrap_err();
     assert_eq!(error.code(), ErrorCode::RateLimited, "{error}");
     assert!(!error.outcome_unknown());
     drop(used);
@@ -111,5 +123,8 @@ async fn it_works_without_a_write_ahead_log_too() {
     }
     let grants: u64 = clients.join_all().await.into_iter().sum();
     // Each grant used one fence.
-    assert_eq!(take(&backend, &key("k"), MINUTE).await.fence.get(), grants + 1);
+    assert_eq!(
+        take(&backend, &key("k"), MINUTE).await.fence.get(),
+        grants + 1
+    );
 }

@@ -61,7 +61,9 @@ fn with_pool(pool: SqlitePoolOptions, target: SqliteConnectOptions) -> Result<()
 async fn a_pool_that_could_have_two_stores_in_memory_is_refused() {
     let in_memory: [SqliteConnectOptions; 6] = [
         SqliteConnectOptions::new(),
-        SqliteConnectOptions::new().filename("locks.db").in_memory(true),
+        SqliteConnectOptions::new()
+            .filename("locks.db")
+            .in_memory(true),
         SqliteConnectOptions::new().filename(""),
         SqliteConnectOptions::new().filename("file:locks?mode=memory&cache=shared"),
         "sqlite::memory:".parse().unwrap(),

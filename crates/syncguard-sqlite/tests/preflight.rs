@@ -14,12 +14,18 @@ async fn findings(backend: SqliteBackend) -> Vec<(Severity, &'static str)> {
     // Where nobody tells, that is a finding; and the disk may be full.
     let of_the_machine = ["sqlite-file-system-unknown", "sqlite-disk-space"];
     let found = found.iter().map(known);
-    found.filter(|(_, code)| !of_the_machine.contains(code)).collect()
+    found
+        .filter(|(_, code)| !of_the_machine.contains(code))
+        .collect()
+}
+
+async fn over(target: SqliteConnectOptions) -> SqliteBackend {
+    let pool = SqlitePool::connect_with(target).await.unwrap();
+    SqliteBackend::with_pool(pool, SqliteOptions::new()).unwrap()
 }
 
 async fn of_pool(target: SqliteConnectOptions) -> Vec<(Severity, &'static str)> {
-    let pool = SqlitePool::connect_with(target).await.unwrap();
-    findings(SqliteBackend::with_pool(pool, SqliteOptions::new()).unwrap()).await
+    findings(over(target).await).await
 }
 
 #[tokio::test]
@@ -42,15 +48,15 @@ async fn settings_that_weaken_the_locks_are_found() {
     let read_only = options(&path).create_if_missing(false).read_only(true);
     let refused = (Severity::Error, "sqlite-read-only");
     assert_eq!(of_pool(read_only).await, [refused]);
-    // Journal modes are tried last: they stay in the file.
     for (mode, severity) in [
         (SqliteJournalMode::Delete, Severity::Warning),
         (SqliteJournalMode::Memory, Severity::Error),
         (SqliteJournalMode::Off, Severity::Error),
     ] {
         let (_folder, path) = file();
-        drop(SqliteBackend::connect(&path).await.unwrap());
-        let found = of_pool(options(&path).journal_mode(mode)).await;
+        let backend = over(options(&path).journal_mode(mode)).await;
+        backend.setup_schema().await.unwrap();
+        let found = findings(backend).await;
         assert_eq!(found, [(severity, "sqlite-journal-mode")], "{mode:?}");
     }
 }

@@ -29,6 +29,10 @@ async fn served(waiter: JoinHandle<LockGuard>) -> LockGuard {
     served.expect("the waiter sleeps on").unwrap()
 }
 
+async fn released(guard: LockGuard) {
+    assert!(guard.release().await.unwrap().is_released());
+}
+
 async fn granted(locks: &Locks, key: &str) -> LockGuard {
     let guard = locks.try_lock(key).ttl(NEVER).await.unwrap();
     guard.expect("the key is free")
@@ -45,10 +49,10 @@ async fn a_release_of_another_client_wakes_who_waits() {
         let waiting = waiter(&Locks::new(backend), "k");
         waits(&waiting).await;
         // Another key of the same file.
-        granted(&holder, "another").await.release().await.unwrap();
+        released(granted(&holder, "another").await).await;
         waits(&waiting).await;
-        assert!(guard.release().await.unwrap().is_released());
-        served(waiting).await.release().await.unwrap();
+        released(guard).await;
+        released(served(waiting).await).await;
     }
 }
 
@@ -91,9 +95,8 @@ async fn a_watch_of_a_file_that_was_removed_ends() {
 #[cfg(target_os = "linux")]
 fn connections() -> usize {
     let names = std::fs::read_dir("/proc/self/task").unwrap();
-    let names = names.filter_map(|task| {
-        std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
-    });
+    let names =
+        names.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|name| name.starts_with("sqlx-sqlite")).count()
 }
 
@@ -109,8 +112,8 @@ async fn its_connection_is_open_only_while_somebody_waits() {
     let waiting = waiter(&other, "k");
     waits(&waiting).await;
     assert_eq!(connections(), 5);
-    guard.release().await.unwrap();
-    served(waiting).await.release().await.unwrap();
+    released(guard).await;
+    released(served(waiting).await).await;
     let until = tokio::time::Instant::now() + MINUTE;
     while connections() > 4 {
         assert!(tokio::time::Instant::now() < until, "it stays open");
@@ -127,7 +130,7 @@ async fn they_can_be_turned_off() {
     let guard = granted(&holder, "k").await;
     let waiting = waiter(&silent, "k");
     waits(&waiting).await;
-    assert!(guard.release().await.unwrap().is_released());
+    released(guard).await;
     waits(&waiting).await;
     waiting.abort();
 }
@@ -138,7 +141,12 @@ async fn rows_that_expired_are_purged_and_their_fences_stay() {
     let backend = SqliteBackend::connect(&path).await.unwrap();
     let locks = Locks::new(backend.clone());
     for number in 0..5 {
-        common::take(&backend, &key(&format!("k{number}")), Duration::from_millis(1)).await;
+        common::take(
+            &backend,
+            &key(&format!("k{number}")),
+            Duration::from_millis(1),
+        )
+        .await;
     }
     common::take(&backend, &key("live"), MINUTE).await;
     tokio::time::sleep(Duration::from_millis(2_100)).await;

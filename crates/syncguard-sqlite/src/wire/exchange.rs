@@ -38,14 +38,19 @@ impl Connections {
             until = until.min(Instant::now() + longest);
         }
         let mut turn = self.turn(script.writes, until).await?;
+        let mut busy = None;
         loop {
             settings.place.check()?;
-            let connection = self.connection(turn.take(), until).await?;
+            let connection = match self.connection(turn.take(), until).await {
+                Ok(connection) => connection,
+                // The last attempt says what it waited for.
+                Err(error) => return Err(busy.map_or(error, mapped)),
+            };
             let attempt = attempt(connection, script.sql.clone(), arguments.clone());
             let (back, rows) = Completed::new(attempt).await;
             match rows {
                 Err(error) if is_busy(&error) && Instant::now() + BUSY_PAUSE < until => {
-                    turn = back;
+                    (turn, busy) = (back, Some(error));
                     sleep(BUSY_PAUSE).await;
                 }
                 Err(error) => return Err(mapped(error)),

@@ -64,7 +64,7 @@ impl Scripts {
             missing_tables: reads(include_str!("../sql/schema_missing.sql")),
             settings: reads(include_str!("../sql/preflight_settings.sql")),
             columns: reads(include_str!("../sql/preflight_columns.sql")),
-            write_nothing: writes(""),
+            write_nothing: writes("DELETE FROM {locks} WHERE false"),
         }
     }
 }
@@ -75,11 +75,7 @@ impl Script {
         // A deferred transaction that reads and then writes could fail half-way, when another process
         // wrote in between.
         let begin = if writes { "BEGIN IMMEDIATE" } else { "BEGIN" };
-        let body = body.trim_end_matches(';');
-        let text = match body {
-            "" => format!("{begin}; COMMIT"),
-            _ => format!("{begin}; {body}; COMMIT"),
-        };
+        let text = format!("{begin}; {}; COMMIT", body.trim_end_matches(';'));
         Self {
             // Only constants and checked, quoted identifiers are filled in.
             sql: AssertSqlSafe(Arc::<str>::from(text)).into_sql_str(),
@@ -154,7 +150,10 @@ mod tests {
             assert!(!sql.contains(['{', '}', '?']), "{sql}");
             assert!(!sql.contains("--"), "{sql}");
             assert_eq!(sql.starts_with("BEGIN IMMEDIATE; "), script.writes, "{sql}");
-            assert!(sql.starts_with("BEGIN") && sql.ends_with("; COMMIT"), "{sql}");
+            assert!(
+                sql.starts_with("BEGIN") && sql.ends_with("; COMMIT"),
+                "{sql}"
+            );
         }
     }
 }

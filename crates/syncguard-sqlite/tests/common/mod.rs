@@ -78,7 +78,10 @@ pub(crate) async fn take(backend: &SqliteBackend, key: &LockKey, ttl: Duration) 
     acquired.granted().expect("the key is free")
 }
 
-pub(crate) async fn release(backend: &SqliteBackend, id: &LockId) -> Result<ReleaseResult, LockError> {
+pub(crate) async fn release(
+    backend: &SqliteBackend,
+    id: &LockId,
+) -> Result<ReleaseResult, LockError> {
     let request = ReleaseRequest::new(id, Instant::now() + PATIENCE);
     backend.release(request).await
 }

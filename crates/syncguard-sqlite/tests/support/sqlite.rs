@@ -5,7 +5,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use syncguard_conformance::Harness;
 use syncguard_core::backend::{make_fence_key, make_storage_key};
 use syncguard_core::{ErrorCode, LockError, LockKey};
-use syncguard_sqlite::{SqliteBackend, STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE};
+use syncguard_sqlite::{STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE, SqliteBackend};
 use tempfile::TempDir;
 
 /// Opens one file, each time anew.
