@@ -42,9 +42,9 @@ impl SqliteBackend {
     ///
     /// # Errors
     /// `InvalidArgument` if the options cannot work, if the path is a folder, is in no folder, is not an
-    /// SQLite database, or lies on a network file system; `AuthFailed` if the file or its folder is
-    /// read-only here; `NetworkTimeout` if another process uses the file for 10 s; `ServiceUnavailable`
-    /// if it cannot be read.
+    /// SQLite database, or lies on a network file system; `AuthFailed` if the file is read-only here;
+    /// `ServiceUnavailable` if it cannot be opened, such as for want of permission to read it or to create
+    /// files in its folder; `NetworkTimeout` if another process writes to the file for 10 s.
     ///
     /// # Cancel safety
     /// Safe. A file that was created stays.
@@ -113,6 +113,9 @@ async fn open(path: &Path, options: SqliteOptions) -> Result<SqliteBackend, Lock
     let connections = Connections::open(target, &settings.place, deadline).await?;
     let backend = SqliteBackend::new(connections, settings);
     backend.set_up(deadline).await?;
+    // A file that may only be read can be opened all the same.
+    let nothing = &backend.scripts().write_nothing;
+    backend.exchange(nothing, &[], deadline).await?;
     Ok(backend)
 }
 
