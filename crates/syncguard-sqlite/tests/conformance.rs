@@ -12,7 +12,8 @@ use syncguard_sqlite::{SqliteBackend, SqliteOptions};
 use syncguard_testkit::Observed;
 
 fn harness() -> SqliteHarness {
-    SqliteHarness::temporary().expect("a folder")
+    let (folder, path) = common::file();
+    SqliteHarness::at(&path, folder)
 }
 
 syncguard_conformance::suite!(harness());

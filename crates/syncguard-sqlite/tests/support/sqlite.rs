@@ -1,20 +1,28 @@
 //! The suite's way into an SQLite store.
 
+use std::any::Any;
+use std::path::{Path, PathBuf};
+
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use syncguard_conformance::Harness;
 use syncguard_core::backend::{make_fence_key, make_storage_key};
 use syncguard_core::{ErrorCode, LockError, LockKey};
 use syncguard_sqlite::{STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE, SqliteBackend};
-use tempfile::TempDir;
 
 /// Opens one file, each time anew.
-pub(crate) struct SqliteHarness(TempDir);
+pub(crate) struct SqliteHarness {
+    path: PathBuf,
+    _kept: Box<dyn Any + Send + Sync>,
+}
 
 impl SqliteHarness {
-    /// A file that is deleted with this value.
-    pub(crate) fn temporary() -> std::io::Result<Self> {
-        TempDir::new().map(Self)
+    /// At a path. It keeps a value for as long, such as the folder.
+    pub(crate) fn at(path: &Path, kept: impl Any + Send + Sync) -> Self {
+        Self {
+            path: path.to_owned(),
+            _kept: Box::new(kept),
+        }
     }
 }
 
@@ -22,11 +30,11 @@ impl Harness for SqliteHarness {
     type Backend = SqliteBackend;
 
     async fn connect(&self) -> Result<SqliteBackend, LockError> {
-        SqliteBackend::connect(self.0.path().join("locks.db")).await
+        SqliteBackend::connect(&self.path).await
     }
 
     async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
-        let target = SqliteConnectOptions::new().filename(self.0.path().join("locks.db"));
+        let target = SqliteConnectOptions::new().filename(&self.path);
         let pool = SqlitePoolOptions::new().connect_lazy_with(target);
         let written = write_fence_counter(&pool, key, counter).await;
         pool.close().await;
