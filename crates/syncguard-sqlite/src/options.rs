@@ -36,9 +36,8 @@ pub enum Synchronous {
     /// Every grant, extension and release is on the disk before the call returns.
     #[default]
     Full,
-    /// A crash of the operating system or a power failure can undo the last ones. A holder on another
-    /// machine than the file's does not exist, so no holder survives it; but a fence can then be granted a
-    /// second time, and a resource on another machine may know it already.
+    /// A crash of the operating system or a power failure can undo the last ones. All holders end with it,
+    /// but a fence can be granted a second time, and a resource on another machine may know it already.
     Normal,
 }
 
