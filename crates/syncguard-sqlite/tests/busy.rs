@@ -157,3 +157,14 @@ async fn one_file_is_made_by_many_clients_at_once() {
         made.unwrap();
     }
 }
+
+#[tokio::test]
+async fn after_its_deadline_nothing_is_sent() {
+    let (_folder, path) = file();
+    let backend = SqliteBackend::connect(&path).await.unwrap();
+    let late = acquire_by(&backend, &key("k"), MINUTE, Duration::ZERO).await;
+    let error = late.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error}");
+    assert!(!error.outcome_unknown());
+    assert!(!is_held(&backend, &key("k")).await);
+}

@@ -111,7 +111,8 @@ impl Report<'_> {
                         .returned_us
                         .is_none_or(|returned| returned >= blow.from_us)
             };
-            let mut calls = self.workers.iter().flat_map(|worker| &worker.calls);
+            // Those of killed workers, too, and not the looks at the end.
+            let mut calls = self.history.calls.iter().filter(|call| call.client != 0);
             if blow.struck(calls.any(under_way)) {
                 *struck.entry(blow.fault).or_default() += 1;
             }

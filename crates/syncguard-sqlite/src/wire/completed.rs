@@ -43,6 +43,8 @@ impl<T: Send + 'static> Future for Completed<T> {
 impl<T: Send + 'static> Drop for Completed<T> {
     fn drop(&mut self) {
         if let (Some(work), Some(runtime)) = (self.work.take(), &self.runtime) {
+            // If the runtime has ended, the work is dropped here, and sqlx's pool spawns a task then.
+            let _entered = runtime.enter();
             drop(runtime.spawn(work));
         }
     }

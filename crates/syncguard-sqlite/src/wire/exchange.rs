@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::completed::Completed;
 use super::connections::{BUSY_PAUSE, Connection, Connections, Turn, until};
 use super::script::{Script, Value, arguments};
-use crate::error::{Stage, is_busy, is_in_transaction, map};
+use crate::error::{Stage, is_busy, is_in_transaction, map, too_late};
 use crate::options::Settings;
 
 type Rows = Result<Vec<SqliteRow>, sqlx::Error>;
@@ -40,6 +40,9 @@ impl Connections {
         let mut turn = self.turn(script.writes, until).await?;
         let mut busy = None;
         loop {
+            if Instant::now() >= until {
+                return Err(busy.map_or_else(too_late, mapped));
+            }
             settings.place.check()?;
             let connection = match self.connection(turn.take(), until).await {
                 Ok(connection) => connection,
