@@ -158,6 +158,9 @@ fn from_environment(options: &StoreOptions) -> Vec<Asked> {
 
 /// Of a URL what cannot be a password, or part of one: the host and the port.
 fn shown(url: &str) -> String {
+    if let Some(path) = url.strip_prefix(sqlite::SCHEME) {
+        return path.to_owned();
+    }
     let hidden = || "the given URL".to_owned();
     let Some((_, rest)) = url.split_once("://") else {
         return hidden();

@@ -10,14 +10,12 @@ use super::{Backend, Deployment, Running, Service};
 #[path = "harness/sqlite.rs"]
 mod harness;
 
-pub(crate) const PATH: &str = "SYNCGUARD_SQLITE_PATH";
-
-const SCHEME: &str = "sqlite://";
+pub(crate) const SCHEME: &str = "sqlite://";
 
 pub(super) const BACKEND: Backend = Backend {
     name: "sqlite",
     service: Some(Service {
-        variable: PATH,
+        variable: "SYNCGUARD_SQLITE_PATH",
         tools: &[],
         start: || {
             let folder = TempDir::new()?;
