@@ -102,7 +102,7 @@ async fn an_operation_waits_until_its_deadline_and_its_outcome_is_known() {
     let backend = SqliteBackend::connect(&path).await.unwrap();
     let mut other = connection(&path).await;
     execute(&mut other, "BEGIN IMMEDIATE").await;
-    let (started, within) = (Instant::now(), Duration::from_secs(1));
+    let (started, within) = (Instant::now(), Duration::from_secs(3));
     let error = acquire_by(&backend, &key("k"), MINUTE, within)
         .await
         .unwrap_err();

@@ -38,6 +38,8 @@ async fn a_path_that_cannot_be_opened_gives_an_error_that_says_why() {
     assert!(text.contains("not an SQLite database"), "{text}");
 }
 
+// Windows has no such names.
+#[cfg(unix)]
 #[tokio::test]
 async fn a_path_is_a_path_and_no_uri() {
     let (folder, _) = file();

@@ -91,36 +91,6 @@ async fn a_watch_of_a_file_that_was_removed_ends() {
     assert!(lost.expect("it ends").is_err());
 }
 
-/// Threads of this process that belong to connections.
-#[cfg(target_os = "linux")]
-fn connections() -> usize {
-    let names = std::fs::read_dir("/proc/self/task").unwrap();
-    let names =
-        names.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|name| name.starts_with("sqlx-sqlite")).count()
-}
-
-#[cfg(target_os = "linux")]
-#[tokio::test]
-async fn its_connection_is_open_only_while_somebody_waits() {
-    let (_folder, path) = file();
-    let locks = Locks::new(SqliteBackend::connect(&path).await.unwrap());
-    let guard = granted(&locks, "k").await;
-    assert_eq!(connections(), 2);
-    let other = Locks::new(SqliteBackend::connect(&path).await.unwrap());
-    assert_eq!(connections(), 4);
-    let waiting = waiter(&other, "k");
-    waits(&waiting).await;
-    assert_eq!(connections(), 5);
-    released(guard).await;
-    released(served(waiting).await).await;
-    let until = tokio::time::Instant::now() + MINUTE;
-    while connections() > 4 {
-        assert!(tokio::time::Instant::now() < until, "it stays open");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
 #[tokio::test]
 async fn they_can_be_turned_off() {
     let (_folder, path) = file();
