@@ -128,3 +128,25 @@ async fn it_works_without_a_write_ahead_log_too() {
         grants + 1
     );
 }
+
+#[tokio::test]
+async fn holders_that_query_through_the_same_connection_all_finish() {
+    let (_folder, path) = file();
+    let (pool, backend) = one_connection(&path).await;
+    let mut holders = tokio::task::JoinSet::new();
+    for number in 0..10 {
+        let (pool, backend) = (pool.clone(), backend.clone());
+        holders.spawn(async move {
+            let grant = take(&backend, &key(&format!("k{number}")), MINUTE).await;
+            let held: i64 = sqlx::query_scalar("SELECT count(*) FROM syncguard_locks")
+                .fetch_one(&pool)
+                .await
+                .unwrap();
+            assert!(held > 0);
+            let released = common::release(&backend, &grant.lock_id).await.unwrap();
+            assert!(released.is_released());
+        });
+    }
+    let finished = tokio::time::timeout(MINUTE, holders.join_all()).await;
+    assert_eq!(finished.expect("no deadlock").len(), 10);
+}
