@@ -4,6 +4,7 @@
 //! cargo run --example quickstart
 //! SYNCGUARD_REDIS_URL=redis://127.0.0.1:6379 cargo run --example quickstart
 //! SYNCGUARD_POSTGRES_URL=postgres://postgres@127.0.0.1/postgres cargo run --example quickstart
+//! SYNCGUARD_SQLITE_PATH=locks.db cargo run --example quickstart
 //! FIRESTORE_EMULATOR_HOST=127.0.0.1:8080 cargo run --example quickstart
 //! ```
 

@@ -8,9 +8,11 @@ use syncguard_firestore::{FirestoreBackend, FirestoreOptions};
 use syncguard_memory::MemoryBackend;
 use syncguard_postgres::PostgresBackend;
 use syncguard_redis::RedisBackend;
+use syncguard_sqlite::SqliteBackend;
 
 /// A new client of the store that the environment names: `SYNCGUARD_REDIS_URL`,
-/// `SYNCGUARD_POSTGRES_URL` or `FIRESTORE_EMULATOR_HOST`. Without them, of one in this process.
+/// `SYNCGUARD_POSTGRES_URL`, `FIRESTORE_EMULATOR_HOST` or `SYNCGUARD_SQLITE_PATH`. Without them, of one in
+/// this process.
 ///
 /// # Errors
 /// If the store cannot be reached.
@@ -27,6 +29,9 @@ pub async fn connect() -> Result<Locks, LockError> {
         let options = FirestoreOptions::new();
         let backend = FirestoreBackend::connect_emulator(&host, "examples", options).await?;
         return Ok(Locks::new(backend));
+    }
+    if let Ok(path) = env::var("SYNCGUARD_SQLITE_PATH") {
+        return Ok(Locks::new(SqliteBackend::connect(path).await?));
     }
     static IN_PROCESS: LazyLock<MemoryBackend> = LazyLock::new(MemoryBackend::default);
     Ok(Locks::new(IN_PROCESS.clone()))

@@ -8,6 +8,7 @@ use syncguard_firestore::{FirestoreBackend, FirestoreOptions};
 use syncguard_memory::MemoryBackend;
 use syncguard_postgres::PostgresBackend;
 use syncguard_redis::RedisBackend;
+use syncguard_sqlite::SqliteBackend;
 use syncguard_testkit::{shared_firestore_host, shared_postgres_url, shared_redis_url};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -81,6 +82,13 @@ async fn postgres() {
     let backend = PostgresBackend::connect(&url).await.unwrap();
     backend.setup_schema().await.unwrap();
     pay_over(backend).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("locks.db");
+    pay_over(SqliteBackend::connect(path).await.unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,6 +19,7 @@ pub(crate) mod firestore;
 mod memory;
 mod postgres;
 mod redis;
+pub(crate) mod sqlite;
 
 /// All backends. A new one is a file beside this one and an entry here.
 pub(crate) const BACKENDS: &[Backend] = &[
@@ -26,6 +27,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
     redis::BACKEND,
     postgres::BACKEND,
     firestore::BACKEND,
+    sqlite::BACKEND,
 ];
 
 /// A backend.
@@ -56,11 +58,12 @@ pub(crate) type Findings = Pin<Box<dyn Future<Output = Result<Vec<Finding>, Lock
 /// A suite under way.
 pub(crate) type Suite = Pin<Box<dyn Future<Output = Result<Report>> + Send>>;
 
-/// A server that a backend needs.
+/// A server, or a file, that a backend needs.
 pub(crate) struct Service {
     /// The variable that names one which runs already, and by which tests find it.
     pub(crate) variable: &'static str,
-    pub(crate) tool: Tool,
+    /// What has to be installed for it.
+    pub(crate) tools: &'static [Tool],
     pub(crate) start: fn() -> Result<Running>,
 }
 
@@ -95,7 +98,7 @@ impl Backend {
             eprintln!("==> {}: using {}", self.name, service.variable);
             return Ok(Running::new(address, ()));
         }
-        ensure_installed(&[service.tool])?;
+        ensure_installed(service.tools)?;
         announced(&format!("start a server for {}", self.name), service.start)
     }
 }

@@ -12,6 +12,7 @@ mod abandonment;
 mod death;
 mod faults;
 mod fencing;
+mod processes;
 mod report;
 mod run;
 mod store;

@@ -8,15 +8,15 @@ use anyhow::{Context, Result, ensure};
 use syncguard_core::{Finding, LockError, Severity};
 
 use crate::backends::firestore::{EMULATOR_HOST, at_emulator, emulator};
-use crate::backends::{BACKENDS, Backend, Deployment};
+use crate::backends::{BACKENDS, Backend, Deployment, sqlite};
 use crate::{Done, Verdict};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// redis://..., postgres://..., or firestore://HOST:PORT/PROJECT for an emulator and
-    /// firestore://PROJECT for that of FIRESTORE_EMULATOR_HOST or, where this is not set, Google's
-    /// [default: those of SYNCGUARD_REDIS_URL, SYNCGUARD_POSTGRES_URL and FIRESTORE_EMULATOR_HOST
-    /// that are set]
+    /// redis://..., postgres://..., sqlite:///PATH, or firestore://HOST:PORT/PROJECT for an emulator
+    /// and firestore://PROJECT for that of FIRESTORE_EMULATOR_HOST or, where this is not set, Google's
+    /// [default: those of SYNCGUARD_REDIS_URL, SYNCGUARD_POSTGRES_URL, SYNCGUARD_SQLITE_PATH and
+    /// FIRESTORE_EMULATOR_HOST that are set]
     ///
     /// A password in it is printed nowhere; but other users of the machine can see the arguments of
     /// a process, and not its variables.
@@ -146,6 +146,7 @@ fn from_environment(options: &StoreOptions) -> Vec<Asked> {
         let url = match backend.schemes {
             // The variable has the emulator's host alone; any project will do.
             ["firestore"] => at_emulator("firestore://doctor", &address),
+            ["sqlite"] => sqlite::url(&address),
             _ => address,
         };
         let options = options.clone();
@@ -157,6 +158,9 @@ fn from_environment(options: &StoreOptions) -> Vec<Asked> {
 
 /// Of a URL what cannot be a password, or part of one: the host and the port.
 fn shown(url: &str) -> String {
+    if let Some(path) = url.strip_prefix(sqlite::SCHEME) {
+        return path.to_owned();
+    }
     let hidden = || "the given URL".to_owned();
     let Some((_, rest)) = url.split_once("://") else {
         return hidden();

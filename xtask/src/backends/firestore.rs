@@ -16,7 +16,7 @@ pub(super) const BACKEND: Backend = Backend {
     name: "firestore",
     service: Some(Service {
         variable: EMULATOR_HOST,
-        tool: install::FIRESTORE,
+        tools: &[install::FIRESTORE],
         start: || {
             let emulator = FirestoreEmulator::start()?;
             Ok(Running::new(emulator.host(), emulator))

@@ -13,7 +13,7 @@ pub(super) const BACKEND: Backend = Backend {
     name: "postgres",
     service: Some(Service {
         variable: "SYNCGUARD_POSTGRES_URL",
-        tool: install::POSTGRES,
+        tools: &[install::POSTGRES],
         start: || {
             let server = PostgresServer::start()?;
             Ok(Running::new(server.url(), server))

@@ -14,7 +14,7 @@ pub(super) const BACKEND: Backend = Backend {
     name: "redis",
     service: Some(Service {
         variable: "SYNCGUARD_REDIS_URL",
-        tool: install::REDIS,
+        tools: &[install::REDIS],
         start: || {
             let server = RedisServer::start()?;
             Ok(Running::new(server.url(), server))

@@ -7,7 +7,7 @@ use anyhow::Result;
 use syncguard_chaos::{Fault, Strike, now_us, schedule};
 use syncguard_testkit::{FaultProxy, Faults, Server, Struck};
 
-const PROGRESS: Duration = Duration::from_secs(5);
+pub(super) const PROGRESS: Duration = Duration::from_secs(5);
 
 /// A fault that was in force.
 #[derive(Debug, Clone, Copy)]
@@ -15,9 +15,9 @@ pub(super) struct Blow {
     pub(super) fault: Fault,
     pub(super) from_us: i64,
     pub(super) to_us: i64,
-    /// What the proxy saw of it. `None` for what happens to the server itself, or where nobody
+    /// What the proxy saw of it. `None` for what happens to the server or a worker, or where nobody
     /// listens.
-    seen: Option<u64>,
+    pub(super) seen: Option<u64>,
 }
 
 impl Blow {

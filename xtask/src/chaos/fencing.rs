@@ -42,8 +42,8 @@ const PATIENCE: u32 = 4;
 const OVER: &str = "over";
 
 pub(super) fn run(store: &Store, settings: Settings) -> Done {
-    let server = announced(&format!("start a server for {}", store.name), store.start)?;
-    let address = format!("127.0.0.1:{}", server.port());
+    let site = announced(&format!("start a server for {}", store.name), store.start)?;
+    let address = site.address();
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?

@@ -11,22 +11,23 @@ use syncguard_testkit::{FaultProxy, Server};
 
 use super::Settings;
 use super::faults::{Blow, strike};
+use super::processes;
 use super::report::{Report, report};
-use super::store::Store;
+use super::store::{Site, Store};
 use super::worker::{Finished, Process, Start, connect};
 use crate::Done;
 use crate::step::announced;
 
 /// Few, so that they are contended.
-const KEYS: [&str; 3] = ["chaos:a", "chaos:b", "chaos:c"];
+pub(super) const KEYS: [&str; 3] = ["chaos:a", "chaos:b", "chaos:c"];
 
 /// Peace after the faults, in which every worker must get through again. A driver may need some
 /// seconds for that, to find out which of its connections are dead.
-const AFTERMATH: Duration = Duration::from_secs(8);
+pub(super) const AFTERMATH: Duration = Duration::from_secs(8);
 
 /// From then on workers give back what they may hold, which takes a few seconds where calls of
 /// unknown outcome have to be settled.
-const WORKERS_END_WITHIN: Duration = Duration::from_secs(60);
+pub(super) const WORKERS_END_WITHIN: Duration = Duration::from_secs(60);
 
 /// The clocks of a machine are kept in step all the time, by less than this in a run.
 const DRIFT_US: i64 = 20_000;
@@ -36,8 +37,8 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
         .enable_all()
         .build()?;
     let starting = format!("start a server for {}", store.name);
-    let mut server = announced(&starting, store.start)?;
-    let direct = format!("127.0.0.1:{}", server.port());
+    let mut site = announced(&starting, store.start)?;
+    let direct = site.address();
     runtime.block_on((store.prepare)(direct.clone()))?;
 
     let what = format!(
@@ -45,7 +46,14 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
         store.name, settings.seconds, settings.workers, settings.seed
     );
     let offset_us = wall_clock_offset_us();
-    let (workers, blows) = announced(&what, || disturb(store, server.as_mut(), settings))?;
+    let Disturbed {
+        workers,
+        killed,
+        blows,
+    } = announced(&what, || match &mut site {
+        Site::Server(server) => disturb(store, server.as_mut(), settings),
+        Site::File(_) => processes::disturb(store, &direct, settings),
+    })?;
     // What is left is looked at past the proxy.
     let looked = runtime.block_on(async {
         let locks = connect(store, &direct, None).await?;
@@ -61,6 +69,7 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
             .iter()
             .flat_map(|worker| &worker.calls)
             .cloned()
+            .chain(killed)
             .chain(looked)
             .collect(),
         clock_offset_us: offset_us,
@@ -71,6 +80,9 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
             .map(|blow| (blow.from_us, blow.to_us))
             .collect(),
     };
+    if let Site::File(_) = site {
+        runtime.block_on(processes::ensure_sound(&direct))?;
+    }
     let violations = announced("check the history", || Ok(check_ended(&history)))?;
     report(&Report {
         store,
@@ -82,12 +94,16 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
     })
 }
 
-/// Runs the workers while faults strike. Gives what they leave, and the faults.
-fn disturb(
-    store: &Store,
-    server: &mut dyn Server,
-    settings: Settings,
-) -> Result<(Vec<Finished>, Vec<Blow>)> {
+/// What is left of a run under faults.
+pub(super) struct Disturbed {
+    pub(super) workers: Vec<Finished>,
+    /// The calls of workers that were killed.
+    pub(super) killed: Vec<Call>,
+    pub(super) blows: Vec<Blow>,
+}
+
+/// Runs the workers while faults strike.
+fn disturb(store: &Store, server: &mut dyn Server, settings: Settings) -> Result<Disturbed> {
     let proxy = FaultProxy::start(server.port())?;
     let time = Duration::from_secs(settings.seconds);
     let until_us = now_us() + i64::try_from((time + AFTERMATH).as_micros())?;
@@ -108,11 +124,15 @@ fn disturb(
         .collect::<Result<Vec<_>>>()?;
     let blows = strike(server, &proxy, store.faults, settings.seed, time)?;
     let deadline = Instant::now() + AFTERMATH + WORKERS_END_WITHIN;
-    let finished = workers
+    let workers = workers
         .into_iter()
         .map(|worker| worker.finish(deadline))
         .collect::<Result<_>>()?;
-    Ok((finished, blows))
+    Ok(Disturbed {
+        workers,
+        killed: Vec::new(),
+        blows,
+    })
 }
 
 /// Looks at every key, as calls of the history.

@@ -12,8 +12,10 @@ use syncguard_core::{Fence, LockError, Locks};
 use syncguard_firestore::{FirestoreBackend, FirestoreOptions};
 use syncguard_postgres::PostgresBackend;
 use syncguard_redis::RedisBackend;
+use syncguard_sqlite::SqliteBackend;
 use syncguard_telemetry::Telemetry;
 use syncguard_testkit::{FirestoreEmulator, PostgresServer, RedisServer, Server};
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::worker::insistently;
@@ -26,14 +28,35 @@ const OPERATION_TIMEOUT: Duration = Duration::from_millis(500);
 pub(super) struct Store {
     pub(super) name: &'static str,
     pub(super) faults: &'static [Fault],
-    /// Starts a server of its own, which keeps its data if it can be killed.
-    pub(super) start: fn() -> Result<Box<dyn Server>>,
+    /// Starts a server of its own, which keeps its data if it can be killed; or names a file.
+    pub(super) start: fn() -> Result<Site>,
     /// Creates what must exist before workers connect.
     pub(super) prepare: fn(String) -> Running<(), LockError>,
-    /// Connects to the server, or to a proxy before it, at a `host:port`.
+    /// Connects to the server, or to a proxy before it, at a `host:port`; or opens the file.
     pub(super) connect: fn(String, Option<Mutant>) -> Running<Locks, LockError>,
     /// Connects, although the faults may have begun, and works.
     pub(super) work: fn(String, Job) -> Running<u64, anyhow::Error>,
+}
+
+/// Where a store is. Dropped, it is gone.
+pub(super) enum Site {
+    Server(Box<dyn Server>),
+    /// A file in this folder, which all workers open.
+    File(TempDir),
+}
+
+impl Site {
+    fn server(server: impl Server) -> Result<Self> {
+        Ok(Self::Server(Box::new(server)))
+    }
+
+    /// The server's `host:port`, or the path of the file.
+    pub(super) fn address(&self) -> String {
+        match self {
+            Self::Server(server) => format!("127.0.0.1:{}", server.port()),
+            Self::File(folder) => folder.path().join("locks.db").display().to_string(),
+        }
+    }
 }
 
 pub(super) type Running<T, E> = Pin<Box<dyn Future<Output = Result<T, E>>>>;
@@ -68,16 +91,16 @@ impl Job {
 impl Store {
     /// A server of its own, ready for workers, its address, and a runtime to call it on. In this
     /// order: the runtime is dropped first.
-    pub(super) fn started(&self) -> Result<(Box<dyn Server>, String, Runtime)> {
-        let server = announced(&format!("start a server for {}", self.name), self.start)?;
-        let address = format!("127.0.0.1:{}", server.port());
+    pub(super) fn started(&self) -> Result<(Site, String, Runtime)> {
+        let site = announced(&format!("start a server for {}", self.name), self.start)?;
+        let address = site.address();
         let runtime = Runtime::new()?;
         runtime.block_on((self.prepare)(address.clone()))?;
-        Ok((server, address, runtime))
+        Ok((site, address, runtime))
     }
 }
 
-pub(super) const STORES: &[Store] = &[REDIS, POSTGRES, FIRESTORE];
+pub(super) const STORES: &[Store] = &[REDIS, POSTGRES, FIRESTORE, SQLITE];
 
 /// `connect` and `work` of a store, by how its backend is connected.
 macro_rules! store {
@@ -104,7 +127,7 @@ async fn redis(address: String) -> Result<RedisBackend, LockError> {
 const REDIS: Store = store!(redis {
     name: "redis",
     faults: &Fault::ALL,
-    start: || Ok(Box::new(RedisServer::start_durable()?)),
+    start: || Site::server(RedisServer::start_durable()?),
     prepare: |_| Box::pin(async { Ok(()) }),
 });
 
@@ -124,7 +147,7 @@ const POSTGRES: Store = store!(postgres {
         Fault::CutAtReply,
         Fault::HalfOpen,
     ],
-    start: || Ok(Box::new(PostgresServer::start_with(&[("fsync", "on")])?)),
+    start: || Site::server(PostgresServer::start_with(&[("fsync", "on")])?),
     prepare: |address| { Box::pin(async move { postgres(address).await?.setup_schema().await }) },
 });
 
@@ -144,7 +167,19 @@ const FIRESTORE: Store = store!(firestore {
         Fault::CutAtReply,
         Fault::HalfOpen,
     ],
-    start: || Ok(Box::new(FirestoreEmulator::start()?)),
+    start: || Site::server(FirestoreEmulator::start()?),
+    prepare: |_| Box::pin(async { Ok(()) }),
+});
+
+async fn sqlite(path: String) -> Result<SqliteBackend, LockError> {
+    SqliteBackend::connect(path).await
+}
+
+/// It has no server: faults befall the workers, which can have the file's lock.
+const SQLITE: Store = store!(sqlite {
+    name: "sqlite",
+    faults: &[Fault::Kill, Fault::Pause],
+    start: || Ok(Site::File(TempDir::new()?)),
     prepare: |_| Box::pin(async { Ok(()) }),
 });
 

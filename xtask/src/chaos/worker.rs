@@ -173,6 +173,12 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
+    /// Kills it. Gives the calls that it has recorded.
+    pub(super) fn kill(mut self) -> Result<Vec<Call>> {
+        self.end();
+        self.read()
+    }
+
     /// Waits until it has ended by itself, or ends it.
     pub(super) fn finish(mut self, deadline: Instant) -> Result<Finished> {
         let mut status = self.child.try_wait()?;
@@ -186,12 +192,16 @@ impl Process {
             None => Some("a worker did not come to an end".to_owned()),
         };
         self.end();
+        let calls = self.read()?;
+        Ok(Finished { calls, failure })
+    }
+
+    fn read(&mut self) -> Result<Vec<Call>> {
         let calls = self.calls.take().context("the record was read already")?;
         let read = calls
             .join()
             .map_err(|_| anyhow!("reading a record panicked"))?;
-        let calls = read.context("the record of a worker cannot be read")?;
-        Ok(Finished { calls, failure })
+        read.context("the record of a worker cannot be read")
     }
 
     fn end(&mut self) {

@@ -1,0 +1,120 @@
+//! [`Place`]: where a store is, and whether its files are still those that were opened.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use syncguard_core::LockError;
+
+use crate::error::replaced;
+
+/// Where a store is.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Memory,
+    File(FilePlace),
+}
+
+/// A file, and which files were there when it was opened.
+#[derive(Debug)]
+pub(crate) struct FilePlace {
+    pub(crate) path: PathBuf,
+    /// The write-ahead log and its index lie beside the file, and stay while it is open. Not so those of a
+    /// pool that closes idle connections.
+    side_files: bool,
+    opened: OnceLock<Vec<(PathBuf, Identity)>>,
+}
+
+impl Place {
+    /// A file that the backend's own connections will keep open.
+    pub(crate) fn own(path: PathBuf) -> Self {
+        Self::file(path, true)
+    }
+
+    /// The file of an application's pool.
+    pub(crate) fn of_pool(path: PathBuf) -> Self {
+        Self::file(path, false)
+    }
+
+    fn file(path: PathBuf, side_files: bool) -> Self {
+        Self::File(FilePlace {
+            path,
+            side_files,
+            opened: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Memory => None,
+            Self::File(file) => Some(&file.path),
+        }
+    }
+
+    /// Remembers which files are there, once an operation has succeeded on them.
+    pub(crate) fn remember(&self) {
+        if let Self::File(file) = self {
+            file.opened.get_or_init(|| file.present());
+        }
+    }
+
+    /// Fails if a file was replaced or removed since it was remembered. A process that opens it then does
+    /// not see the locks of this one.
+    pub(crate) fn check(&self) -> Result<(), LockError> {
+        let Self::File(file) = self else {
+            return Ok(());
+        };
+        let opened = file.opened.get().map_or(&[][..], Vec::as_slice);
+        let is_there = |(path, opened): &(PathBuf, Identity)| Identity::of(path) == Some(*opened);
+        match opened.iter().find(|opened| !is_there(opened)) {
+            Some((path, _)) => Err(replaced(path)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FilePlace {
+    fn present(&self) -> Vec<(PathBuf, Identity)> {
+        let mut paths = vec![self.path.clone()];
+        // SQLite names them after the file that a symbolic link leads to.
+        if self.side_files
+            && let Ok(path) = self.path.canonicalize()
+        {
+            for suffix in ["-wal", "-shm"] {
+                let mut path = path.clone().into_os_string();
+                path.push(suffix);
+                paths.push(path.into());
+            }
+        }
+        let found = paths.into_iter().filter_map(|path| {
+            let identity = Identity::of(&path)?;
+            Some((path, identity))
+        });
+        found.collect()
+    }
+}
+
+/// Which file a path leads to. Where nobody can replace an open file, as on Windows, all are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    #[cfg(unix)]
+    device: u64,
+    #[cfg(unix)]
+    inode: u64,
+}
+
+impl Identity {
+    #[cfg(unix)]
+    fn of(path: &Path) -> Option<Self> {
+        use std::os::unix::fs::MetadataExt as _;
+        let found = path.metadata().ok()?;
+        Some(Self {
+            device: found.dev(),
+            inode: found.ino(),
+        })
+    }
+
+    #[cfg(not(unix))]
+    fn of(_: &Path) -> Option<Self> {
+        Some(Self {})
+    }
+}

@@ -1,0 +1,14 @@
+CREATE TABLE IF NOT EXISTS {locks} (
+    key TEXT PRIMARY KEY NOT NULL,
+    lock_id TEXT NOT NULL UNIQUE,
+    expires_at_ms INTEGER NOT NULL,
+    acquired_at_ms INTEGER NOT NULL,
+    fence TEXT NOT NULL,
+    user_key TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS {fences} (
+    fence_key TEXT PRIMARY KEY NOT NULL,
+    fence INTEGER NOT NULL DEFAULT 0,
+    key_debug TEXT
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,262 @@
+//! [`WakeUps`]: wakes callers that wait for a key when it is released, by this process or another.
+//!
+//! A release of this backend wakes its own callers at once. For those of other connections and processes
+//! a task asks SQLite at short intervals whether the file was changed, on a connection of its own, and
+//! then which of the watched keys are free.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sqlx::SqliteConnection;
+use syncguard_core::backend::{
+    DEFAULT_OPERATION_TIMEOUT, IsLockedRequest, LockBackend as _, Watch, WatchKey, Watcher,
+    Watchers,
+};
+use syncguard_core::{ErrorCode, LockError, LockKey};
+use tokio::time::{Instant, sleep};
+
+use crate::SqliteBackend;
+use crate::error::{Stage, is_busy, map};
+use crate::place::Place;
+use crate::record::{column, unreadable};
+use crate::wire::{Value, read};
+
+/// How often the file is looked at while anyone waits. It costs some microseconds.
+const POLL: Duration = Duration::from_millis(5);
+
+/// For how many polls without anyone who waits the connection stays open: about five seconds.
+const UNUSED_POLLS: u32 = 1_000;
+
+const DATA_VERSION: &str = "PRAGMA data_version";
+
+/// Who waits for which key in a backend and its clones.
+#[derive(Clone, Default)]
+pub(crate) struct WakeUps(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    watchers: Watchers,
+    /// How many watch a storage key.
+    watched: Mutex<HashMap<String, usize>>,
+    /// The present task.
+    poller: tokio::sync::Mutex<Option<Arc<Poller>>>,
+}
+
+impl Shared {
+    fn watched(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl WakeUps {
+    /// Wakes who waits for a storage key here.
+    pub(crate) fn wake(&self, storage_key: &str) {
+        self.0.watchers.wake(storage_key);
+    }
+
+    /// Watches a key.
+    pub(crate) async fn watch(
+        &self,
+        backend: &SqliteBackend,
+        key: &LockKey,
+        deadline: Instant,
+    ) -> Result<Watch, LockError> {
+        let storage_key = backend.names().storage_key(key)?;
+        let mut present = self.0.poller.lock().await;
+        // While the mutex is held: a task that finds nobody ends.
+        let watched = Watched {
+            backend: backend.clone(),
+            key: key.clone(),
+            watcher: self.0.watchers.watch(&storage_key),
+            _entry: Entry::new(&self.0, storage_key),
+            looked: false,
+            poller: match &backend.settings().place {
+                // Nobody else changes it.
+                Place::Memory => None,
+                Place::File(_) => match &*present {
+                    Some(poller) if !poller.is_lost() => Some(Arc::clone(poller)),
+                    _ => Some(Poller::start(backend, &self.0, deadline).await?),
+                },
+            },
+        };
+        present.clone_from(&watched.poller);
+        Ok(Watch::new(watched))
+    }
+}
+
+/// Counts a watcher of a storage key.
+struct Entry {
+    shared: Arc<Shared>,
+    storage_key: String,
+}
+
+impl Entry {
+    fn new(shared: &Arc<Shared>, storage_key: String) -> Self {
+        *shared.watched().entry(storage_key.clone()).or_default() += 1;
+        Self {
+            shared: Arc::clone(shared),
+            storage_key,
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut watched = self.shared.watched();
+        if let Some(count) = watched.get_mut(&self.storage_key) {
+            *count -= 1;
+            if *count == 0 {
+                watched.remove(&self.storage_key);
+            }
+        }
+    }
+}
+
+/// The task that looks at the file.
+struct Poller {
+    lost: AtomicBool,
+}
+
+impl Poller {
+    async fn start(
+        backend: &SqliteBackend,
+        shared: &Arc<Shared>,
+        deadline: Instant,
+    ) -> Result<Arc<Self>, LockError> {
+        let mut connection = backend.connections().open_another(deadline).await?;
+        let version = data_version(&mut connection).await?;
+        let poller = Arc::new(Self {
+            lost: AtomicBool::new(false),
+        });
+        let ending = Ending {
+            poller: Arc::clone(&poller),
+            shared: Arc::clone(shared),
+        };
+        let backend = backend.clone();
+        tokio::spawn(async move {
+            if let Err(error) = poll(&backend, &ending.shared, connection, version).await {
+                tracing::debug!(code = %error.code(), "wake-ups from other processes ended");
+            }
+        });
+        Ok(poller)
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::SeqCst)
+    }
+}
+
+/// However the task ends, who is woken finds that the watch is lost.
+struct Ending {
+    poller: Arc<Poller>,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.poller.lost.store(true, Ordering::SeqCst);
+        self.shared.watchers.wake_all();
+    }
+}
+
+/// Wakes who waits for a key that another connection has released, until nobody waits any more.
+async fn poll(
+    backend: &SqliteBackend,
+    shared: &Shared,
+    mut connection: SqliteConnection,
+    mut version: i64,
+) -> Result<(), LockError> {
+    let mut unused = 0;
+    loop {
+        sleep(POLL).await;
+        if backend.connections().is_closed() {
+            return Ok(());
+        }
+        backend.settings().place.check()?;
+        let keys: Vec<String> = shared.watched().keys().cloned().collect();
+        if keys.is_empty() {
+            unused += 1;
+            if unused < UNUSED_POLLS {
+                continue;
+            }
+            let mut present = shared.poller.lock().await;
+            if shared.watched().is_empty() {
+                *present = None;
+                return Ok(());
+            }
+            continue;
+        }
+        unused = 0;
+        let present = data_version(&mut connection).await?;
+        if present == version {
+            continue;
+        }
+        let keys = serde_json::to_string(&keys).map_err(|_| unreadable())?;
+        match read(
+            &mut connection,
+            &backend.scripts().free,
+            &[Value::Text(&keys)],
+        )
+        .await
+        {
+            Ok(rows) => {
+                for row in rows {
+                    shared.watchers.wake(column(&row, "value")?);
+                }
+                version = present;
+            }
+            Err(error) if is_busy(&error) => {}
+            Err(error) => return Err(map(error, Stage::Reading)),
+        }
+    }
+}
+
+/// A number that changes when another connection has changed the file.
+async fn data_version(connection: &mut SqliteConnection) -> Result<i64, LockError> {
+    loop {
+        match sqlx::query_scalar(DATA_VERSION)
+            .fetch_one(&mut *connection)
+            .await
+        {
+            Err(error) if is_busy(&error) => sleep(POLL).await,
+            version => return version.map_err(|error| map(error, Stage::Reading)),
+        }
+    }
+}
+
+/// A lock that somebody waits for.
+struct Watched {
+    backend: SqliteBackend,
+    key: LockKey,
+    watcher: Watcher,
+    _entry: Entry,
+    /// The key was held once the watch was in place.
+    looked: bool,
+    /// `None` where this process alone has the store.
+    poller: Option<Arc<Poller>>,
+}
+
+impl WatchKey for Watched {
+    async fn changed(&mut self) -> Result<(), LockError> {
+        if !self.looked {
+            let deadline = Instant::now() + DEFAULT_OPERATION_TIMEOUT;
+            let asked = IsLockedRequest::new(&self.key, deadline);
+            let is_locked = self.backend.is_locked(asked).await?;
+            // From now on a release is noticed.
+            self.looked = true;
+            if !is_locked {
+                return Ok(());
+            }
+        }
+        self.watcher.woken().await;
+        if self.poller.as_ref().is_some_and(|poller| poller.is_lost()) {
+            return Err(LockError::new(
+                ErrorCode::ServiceUnavailable,
+                "the connection for wake-ups was lost",
+            ));
+        }
+        Ok(())
+    }
+}

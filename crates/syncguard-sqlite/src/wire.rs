@@ -1,0 +1,10 @@
+//! What is sent to SQLite, on which connection, and how rows are read.
+
+mod completed;
+mod connections;
+mod exchange;
+mod script;
+
+pub(crate) use connections::Connections;
+pub(crate) use exchange::read;
+pub(crate) use script::{Script, Scripts, Value, fill_in};

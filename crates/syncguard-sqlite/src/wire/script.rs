@@ -1,0 +1,159 @@
+//! [`Scripts`]: the SQL of the operations, made once per backend.
+
+use std::sync::Arc;
+
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{Arguments as _, AssertSqlSafe, SqlSafeStr as _, SqlStr};
+use syncguard_core::backend::{FENCE_MAX, TIME_TOLERANCE_MS};
+
+use crate::names::Names;
+use crate::schema::DDL;
+
+/// Milliseconds after its expiry before which a row is never deleted by a purge.
+const CLEANUP_GUARD_MS: i64 = 2_000;
+
+/// The machine's system time. SQLite reads it once in a step of a statement, when it is first needed: in a
+/// transaction that writes, after the write lock was granted. The value is whole milliseconds as a float
+/// of seconds, so it is rounded.
+const NOW_MS: &str = "CAST(round(unixepoch('now', 'subsec') * 1000) AS INTEGER)";
+
+/// Up to this expiry a lock is dead.
+const DEAD_BY_MS: &str = "({now_ms} - {tolerance_ms})";
+
+const LIVE: &str = "expires_at_ms > {dead_by_ms}";
+
+/// A transaction, sent as one text: between its statements nobody has to come back to.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(super) sql: SqlStr,
+    /// Whether it takes the write lock.
+    pub(super) writes: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) acquire_look: Script,
+    pub(crate) acquire: Script,
+    pub(crate) release: Script,
+    pub(crate) extend: Script,
+    pub(crate) lookup_by_key: Script,
+    pub(crate) lookup_by_lock_id: Script,
+    pub(crate) free: Script,
+    pub(crate) purge: Script,
+    pub(crate) create_tables: Script,
+    pub(crate) missing_tables: Script,
+    pub(crate) settings: Script,
+    pub(crate) columns: Script,
+    pub(crate) write_nothing: Script,
+}
+
+impl Scripts {
+    pub(crate) fn new(names: &Names) -> Self {
+        let reads = |template| Script::new(template, names, false);
+        let writes = |template| Script::new(template, names, true);
+        Self {
+            acquire_look: reads(include_str!("../sql/acquire_look.sql")),
+            acquire: writes(include_str!("../sql/acquire.sql")),
+            release: writes(include_str!("../sql/release.sql")),
+            extend: writes(include_str!("../sql/extend.sql")),
+            lookup_by_key: reads(include_str!("../sql/lookup_by_key.sql")),
+            lookup_by_lock_id: reads(include_str!("../sql/lookup_by_lock_id.sql")),
+            free: reads(include_str!("../sql/free.sql")),
+            purge: writes(include_str!("../sql/purge.sql")),
+            create_tables: writes(DDL),
+            missing_tables: reads(include_str!("../sql/schema_missing.sql")),
+            settings: reads(include_str!("../sql/preflight_settings.sql")),
+            columns: reads(include_str!("../sql/preflight_columns.sql")),
+            write_nothing: writes("DELETE FROM {locks} WHERE false"),
+        }
+    }
+}
+
+impl Script {
+    fn new(template: &str, names: &Names, writes: bool) -> Self {
+        let body = fill_in(template, names);
+        // A deferred transaction that reads and then writes could fail half-way, when another process
+        // wrote in between.
+        let begin = if writes { "BEGIN IMMEDIATE" } else { "BEGIN" };
+        let text = format!("{begin}; {}; COMMIT", body.trim_end_matches(';'));
+        Self {
+            // Only constants and checked, quoted identifiers are filled in.
+            sql: AssertSqlSafe(Arc::<str>::from(text)).into_sql_str(),
+            writes,
+        }
+    }
+}
+
+/// Fills in a template and drops its comments.
+pub(crate) fn fill_in(template: &str, names: &Names) -> String {
+    let lines: Vec<_> = template
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("--"))
+        .collect();
+    lines
+        .join(" ")
+        .replace("{live}", LIVE)
+        .replace("{dead_by_ms}", DEAD_BY_MS)
+        .replace("{now_ms}", NOW_MS)
+        .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
+        .replace("{cleanup_guard_ms}", &CLEANUP_GUARD_MS.to_string())
+        .replace("{fence_max}", &FENCE_MAX.to_string())
+        .replace("{locks}", &names.locks.to_string())
+        .replace("{fences}", &names.fence_counters.to_string())
+}
+
+/// A parameter. `$1` is the first: SQLite's `?1` is not bound in every statement of a script.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Value<'a> {
+    Text(&'a str),
+    Number(i64),
+}
+
+/// The parameters of a script, for as often as it is sent.
+pub(super) fn arguments(values: &[Value<'_>]) -> Result<SqliteArguments, sqlx::Error> {
+    let mut arguments = SqliteArguments::default();
+    for value in values {
+        match *value {
+            Value::Text(text) => arguments.add(text.to_owned()),
+            Value::Number(number) => arguments.add(number),
+        }
+        .map_err(sqlx::Error::Encode)?;
+    }
+    Ok(arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_are_complete_transactions() {
+        let names = Names::new("locks", "fences", String::new()).unwrap();
+        let scripts = Scripts::new(&names);
+        for script in [
+            &scripts.acquire_look,
+            &scripts.acquire,
+            &scripts.release,
+            &scripts.extend,
+            &scripts.lookup_by_key,
+            &scripts.lookup_by_lock_id,
+            &scripts.free,
+            &scripts.purge,
+            &scripts.create_tables,
+            &scripts.missing_tables,
+            &scripts.settings,
+            &scripts.columns,
+            &scripts.write_nothing,
+        ] {
+            let sql = script.sql.as_str();
+            assert!(!sql.contains(['{', '}', '?']), "{sql}");
+            assert!(!sql.contains("--"), "{sql}");
+            assert_eq!(sql.starts_with("BEGIN IMMEDIATE; "), script.writes, "{sql}");
+            assert!(
+                sql.starts_with("BEGIN") && sql.ends_with("; COMMIT"),
+                "{sql}"
+            );
+        }
+    }
+}

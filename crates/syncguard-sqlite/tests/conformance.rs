@@ -1,0 +1,57 @@
+//! The suite on SQLite: on a file, and in memory.
+
+mod common;
+#[path = "support/sqlite.rs"]
+mod harness;
+
+use harness::{SqliteHarness, write_fence_counter};
+use syncguard_conformance::Harness;
+use syncguard_core::{LockError, LockKey};
+use syncguard_sqlite::sqlx::SqlitePool;
+use syncguard_sqlite::{SqliteBackend, SqliteOptions};
+use syncguard_testkit::Observed;
+
+fn harness() -> SqliteHarness {
+    let (folder, path) = common::file();
+    SqliteHarness::at(&path, folder)
+}
+
+syncguard_conformance::suite!(harness());
+
+mod through_telemetry {
+    use super::*;
+    syncguard_conformance::suite!(Observed(harness()));
+}
+
+/// A store in memory is one connection, which all clones of the backend share.
+struct MemoryHarness {
+    backend: SqliteBackend,
+    pool: SqlitePool,
+}
+
+impl MemoryHarness {
+    async fn new() -> Result<Self, LockError> {
+        let pool = common::memory_pool();
+        let backend = SqliteBackend::with_pool(pool.clone(), SqliteOptions::new())?;
+        backend.setup_schema().await?;
+        Ok(Self { backend, pool })
+    }
+}
+
+impl Harness for MemoryHarness {
+    type Backend = SqliteBackend;
+
+    async fn connect(&self) -> Result<SqliteBackend, LockError> {
+        Ok(self.backend.clone())
+    }
+
+    async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
+        let written = write_fence_counter(&self.pool, key, counter).await;
+        written.map(|()| true)
+    }
+}
+
+mod in_memory {
+    use super::*;
+    syncguard_conformance::suite!(MemoryHarness::new().await.expect("a store"));
+}

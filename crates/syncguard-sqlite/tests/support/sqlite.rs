@@ -1,0 +1,62 @@
+//! The suite's way into an SQLite store.
+
+use std::any::Any;
+use std::path::{Path, PathBuf};
+
+use sqlx::SqlitePool;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use syncguard_conformance::Harness;
+use syncguard_core::backend::{make_fence_key, make_storage_key};
+use syncguard_core::{ErrorCode, LockError, LockKey};
+use syncguard_sqlite::{STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE, SqliteBackend};
+
+/// Opens one file, each time anew.
+pub(crate) struct SqliteHarness {
+    path: PathBuf,
+    _kept: Box<dyn Any + Send + Sync>,
+}
+
+impl SqliteHarness {
+    /// At a path. It keeps a value for as long, such as the folder.
+    pub(crate) fn at(path: &Path, kept: impl Any + Send + Sync) -> Self {
+        Self {
+            path: path.to_owned(),
+            _kept: Box::new(kept),
+        }
+    }
+}
+
+impl Harness for SqliteHarness {
+    type Backend = SqliteBackend;
+
+    async fn connect(&self) -> Result<SqliteBackend, LockError> {
+        SqliteBackend::connect(&self.path).await
+    }
+
+    async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
+        let target = SqliteConnectOptions::new().filename(&self.path);
+        let pool = SqlitePoolOptions::new().connect_lazy_with(target);
+        let written = write_fence_counter(&pool, key, counter).await;
+        pool.close().await;
+        written.map(|()| true)
+    }
+}
+
+/// Writes a fence counter past the backend.
+pub(crate) async fn write_fence_counter(
+    pool: &SqlitePool,
+    key: &LockKey,
+    counter: u64,
+) -> Result<(), LockError> {
+    let (limit, reserve) = (STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE);
+    let storage_key = make_storage_key("", key.as_str(), limit, reserve)?;
+    let upsert = "INSERT INTO syncguard_fence_counters (fence_key, fence) VALUES ($1, $2)
+                  ON CONFLICT (fence_key) DO UPDATE SET fence = excluded.fence";
+    sqlx::query(upsert)
+        .bind(make_fence_key("", &storage_key, limit, reserve)?)
+        .bind(i64::try_from(counter).unwrap_or(i64::MAX))
+        .execute(pool)
+        .await
+        .map_err(|error| LockError::new(ErrorCode::Internal, "no counter").with_source(error))?;
+    Ok(())
+}

@@ -1,0 +1,1 @@
+../../../../crates/syncguard-sqlite/tests/support/sqlite.rs
