@@ -72,6 +72,35 @@ pub async fn a_shortened_lease_ends_early<H: Harness>(bench: Bench<H>) -> CaseRe
     Ok(Outcome::Passed)
 }
 
+/// An extend by a few milliseconds is done as it is answered.
+///
+/// Proves X1, X2. The lock shows that expiry, or has already expired by it.
+pub async fn a_few_milliseconds_are_done<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let clock = StoreClock::new(&bench).await?;
+    for millis in [1, 2, 3, 5, 10, 20] {
+        let key = bench.key(&format!("brief:{millis}"))?;
+        let grant = take(&client, &key, LONG).await?;
+        let before_ms = clock.now_ms().await?;
+        let expires_at_ms = renew(&client, &grant.lock_id, ms(millis)).await?;
+        let found = client.lookup_raw(Lookup::Key(&key)).await?;
+        let after_ms = clock.now_ms().await?;
+        let times = (before_ms, after_ms);
+        counted_between("an extend", expires_at_ms, ms(millis), times)?;
+        match found {
+            Some(info) => same("the expiry at the store", info.expires_at_ms, expires_at_ms)?,
+            None => require(
+                after_ms >= expires_at_ms,
+                format_args!("the lock until {expires_at_ms}: expected it, saw None at {after_ms}"),
+            )?,
+        }
+        tokio::time::sleep_until(dead_at(ms(millis)).into()).await;
+        free(&client, &key).await?;
+    }
+    clock.stop().await?;
+    Ok(Outcome::Passed)
+}
+
 /// Extend returns the expiry that the store then shows.
 ///
 /// Proves X2. To the millisecond, from any client, time after time.

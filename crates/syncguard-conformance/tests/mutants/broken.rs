@@ -9,10 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::BoxFuture;
 use syncguard_conformance::Harness;
 use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, IsLockedRequest, LockBackend,
-    Lookup, LookupRequest, ReleaseRequest, Watch, WatchRequest,
+    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
+    LockBackend, Lookup, LookupRequest, PurgeRequest, ReleaseRequest, Watch, WatchRequest,
 };
-use syncguard_core::{ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey};
+use syncguard_core::{ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey};
 use syncguard_core::{ReleaseResult, Ttl};
 use syncguard_memory::MemoryBackend;
 use tokio::time::Instant;
@@ -65,6 +65,11 @@ impl Memory {
 
     pub(crate) async fn watch(&self, key: &LockKey) -> Answer<Option<Watch>> {
         self.0.watch(WatchRequest::new(key, Instant::now())).await
+    }
+
+    pub(crate) async fn purge_expired(&self, limit: u32) -> Answer<u64> {
+        let request = PurgeRequest::new(limit, Instant::now());
+        self.0.purge_expired(request).await
     }
 
     pub(crate) fn set_fence_counter(&self, key: &LockKey, counter: u64) {
@@ -198,6 +203,27 @@ pub(crate) trait Fault: Debug + Clone + Default + Send + Sync + 'static {
     ) -> impl Future<Output = Answer<Option<Watch>>> + Send {
         store.memory.watch(key)
     }
+
+    /// An acquire whose deadline has passed.
+    fn acquire_late(
+        &self,
+        _: &Store,
+        _: Ask<'_>,
+    ) -> impl Future<Output = Answer<AcquireResult>> + Send {
+        std::future::ready(Err(past_deadline()))
+    }
+
+    fn purge_expired(&self, store: &Store, limit: u32) -> impl Future<Output = Answer<u64>> + Send {
+        store.memory.purge_expired(limit)
+    }
+
+    fn close(&self, _: &Store) -> impl Future<Output = Answer<()>> + Send {
+        std::future::ready(Ok(()))
+    }
+}
+
+pub(crate) fn past_deadline() -> LockError {
+    LockError::new(ErrorCode::NetworkTimeout, "the deadline has passed")
 }
 
 /// No fault.
@@ -235,6 +261,13 @@ trait ErasedFault: Debug + Send + Sync {
         store: &'a Store,
         key: &'a LockKey,
     ) -> BoxFuture<'a, Answer<Option<Watch>>>;
+    fn acquire_late<'a>(
+        &'a self,
+        store: &'a Store,
+        ask: Ask<'a>,
+    ) -> BoxFuture<'a, Answer<AcquireResult>>;
+    fn purge_expired<'a>(&'a self, store: &'a Store, limit: u32) -> BoxFuture<'a, Answer<u64>>;
+    fn close<'a>(&'a self, store: &'a Store) -> BoxFuture<'a, Answer<()>>;
 }
 
 impl<F: Fault> ErasedFault for F {
@@ -282,6 +315,22 @@ impl<F: Fault> ErasedFault for F {
     ) -> BoxFuture<'a, Answer<Option<Watch>>> {
         Box::pin(Fault::watch(self, store, key))
     }
+
+    fn acquire_late<'a>(
+        &'a self,
+        store: &'a Store,
+        ask: Ask<'a>,
+    ) -> BoxFuture<'a, Answer<AcquireResult>> {
+        Box::pin(Fault::acquire_late(self, store, ask))
+    }
+
+    fn purge_expired<'a>(&'a self, store: &'a Store, limit: u32) -> BoxFuture<'a, Answer<u64>> {
+        Box::pin(Fault::purge_expired(self, store, limit))
+    }
+
+    fn close<'a>(&'a self, store: &'a Store) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(Fault::close(self, store))
+    }
 }
 
 #[derive(Debug)]
@@ -298,11 +347,18 @@ impl LockBackend for Broken {
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Answer<AcquireResult> {
-        let AcquireRequest { key, id, ttl, .. } = request;
-        let answer = self
-            .fault
-            .acquire(&self.store, Ask { key, id, ttl })
-            .await?;
+        let AcquireRequest {
+            key,
+            id,
+            ttl,
+            deadline,
+            ..
+        } = request;
+        let ask = Ask { key, id, ttl };
+        if deadline <= Instant::now() {
+            return self.fault.acquire_late(&self.store, ask).await;
+        }
+        let answer = self.fault.acquire(&self.store, ask).await?;
         if let AcquireResult::Acquired(grant) = &answer {
             let acquired_at_ms = grant.expires_at_ms - ttl.as_millis();
             let key = key.clone();
@@ -344,6 +400,14 @@ impl LockBackend for Broken {
 
     async fn watch(&self, request: WatchRequest<'_>) -> Answer<Option<Watch>> {
         self.fault.watch(&self.store, request.key).await
+    }
+
+    async fn purge_expired(&self, request: PurgeRequest) -> Answer<u64> {
+        self.fault.purge_expired(&self.store, request.limit).await
+    }
+
+    async fn close(&self, _: CloseRequest) -> Answer<()> {
+        self.fault.close(&self.store).await
     }
 }
 

@@ -7,15 +7,19 @@
 
 mod broken;
 mod on_acquire;
+mod on_boundary;
 mod on_clients;
 mod on_extend;
 mod on_fences;
 mod on_keys;
+mod on_patterns;
 mod on_races;
 mod on_reads;
 mod on_release;
 mod on_replay;
 mod on_time;
+mod on_tolerance;
+mod on_upkeep;
 mod on_waiting;
 mod on_words;
 
@@ -58,6 +62,10 @@ mutants! {
     keys_with_quotes_are_refused: Refuses<Quotes>, K2, "keys::any_characters_work_in_every_operation";
     keys_of_dots_are_refused: Refuses<Dots>, K2, "keys::dots_alone_are_keys";
     keys_share_a_space_with_the_index: on_keys::ShareTheIndex, K2, "keys::keys_that_imitate_internal_names_do_no_harm";
+    keys_are_matched_by_like: on_patterns::KeysMatch<false>, K2, "patterns::keys_match_themselves_alone";
+    keys_are_matched_as_globs: on_patterns::KeysMatch<true>, K2, "patterns::keys_match_themselves_alone";
+    is_locked_matches_by_like: on_patterns::IsLockedMatches, K2, "patterns::keys_match_themselves_alone";
+    a_store_forgets_the_oldest: on_upkeep::ForgetsTheOldest, K2, "upkeep::thousands_of_locks_are_held_at_once";
     fences_count_per_store: on_fences::PerStore, K3, "fencing::every_key_counts_for_itself";
     fence_names_are_folded: Shared<Fold>, K3, "keys::near_identical_keys_have_their_own_fences";
     fence_names_are_cut: Shared<CutAt200>, K3, "keys::long_keys_have_their_own_fences";
@@ -67,14 +75,17 @@ mutants! {
 
     ids_are_kept_with_all_their_keys: on_release::FreesEveryKeyOfTheId, I3, "keys::one_id_on_two_keys_harms_nobody_else";
     ids_move_their_lock: on_acquire::MovesTheLock, I3, "keys::one_id_on_two_keys_harms_nobody_else";
+    ids_take_what_others_hold: on_acquire::GrantsWhatOthersHold, I3, "acquire::an_id_that_holds_a_key_is_granted_no_held_one";
 
     ttl_in_seconds: on_time::TtlInSeconds, T1, "acquire::ttls_are_exact";
     ttl_in_32_bits: on_time::TtlIn32Bits, T1, "acquire::ttls_are_exact";
     ttl_has_a_minimum: on_time::TtlHasAMinimum, T1, "acquire::the_shortest_ttls_are_granted";
 
     acquire_grants_another_id: on_acquire::GrantsAnotherId, A1, "acquire::a_free_key_is_granted_to_the_given_id";
+    a_store_is_full_at_some_hundreds: on_upkeep::IsFull, A1, "upkeep::thousands_of_locks_are_held_at_once";
     acquire_steals: on_acquire::Steals, A2, "acquire::a_held_key_is_locked_for_everyone_else";
     contention_moves_the_ttl: on_acquire::ContentionMovesTtl, A2, "acquire::contention_changes_nothing";
+    refusal_removes_in_the_tolerance: on_tolerance::RefusalRemoves, A2, "tolerance::all_operations_agree";
     acquire_indexes_losers: on_acquire::IndexesLosers, A2, "acquire::a_loser_leaves_no_trace";
     acquire_is_not_atomic: on_races::LooksThenTakes, A3, "concurrency::of_many_exactly_one_is_granted";
     acquire_of_a_new_key_is_not_atomic: on_races::InsertsUnguarded, A3, "concurrency::of_many_exactly_one_is_granted_a_new_key";
@@ -87,18 +98,24 @@ mutants! {
     replay_forgets_extensions: on_replay::ForgetsExtensions, A5, "acquire::replay_after_an_extend_keeps_the_extension";
     replay_is_answered_from_memory: on_replay::IsAnsweredFromMemory, A5, "acquire::replay_after_release_is_a_new_grant";
     replay_ousts_the_successor: on_replay::OustsTheSuccessor, A5, "acquire::replay_does_not_oust_a_successor";
+    replay_restores_what_was_released: on_races::ReplayRestores, A5, "races::a_halted_replay_leaves_a_successor_alone";
+    replay_gives_up_before_the_end: on_boundary::ReplayGivesUpBefore, A5, "boundary::its_holder_is_heard_until_the_end";
     expiry_is_a_second_late: on_time::ExpiryIsLate, A6, "acquire::ttls_are_exact";
     expiry_is_timed_before_the_wait: on_races::TimedBeforeTheWait, A6, "concurrency::grants_are_timed_after_any_wait";
     expiry_is_timed_before_a_short_wait: on_races::TimedBeforeAShortWait, A6, "concurrency::grants_are_timed_after_any_wait";
 
     release_is_lazy: on_release::IsLazy, R1, "release::it_frees_the_key_at_once";
     release_works_from_its_client_alone: on_clients::ReleasesItsOwn, R1, "release::it_works_from_any_client";
+    release_gives_up_before_the_end: on_boundary::ReleaseGivesUpBefore, R1, "boundary::its_holder_is_heard_until_the_end";
+    release_loses_to_an_extend: on_races::ReleaseLosesToAnExtend, R1, "races::a_halted_release_frees_an_extended_lock";
     release_is_released_twice: on_release::Twice, R2, "release::again_it_is_not_held";
     release_succeeds_on_the_expired: on_time::ReleasesTheExpired, R2, "expiry::an_expired_lock_is_not_released";
     release_ignores_the_owner: on_release::IgnoresOwner, R3, "release::it_leaves_a_successor_alone";
     release_folds_ids: on_release::FoldsIds, R3, "keys::ids_are_taken_to_the_letter";
     release_frees_all_of_the_client: on_release::FreesAll, R3, "release::it_leaves_other_locks_alone";
     release_checks_then_removes: on_races::ReleaseRemovesByKey, R3, "release::releases_in_flight_never_free_a_successor";
+    release_removes_in_the_next_step: on_races::ReleaseRemovesTheSuccessor, R3, "races::a_halted_release_leaves_a_successor_alone";
+    release_matches_ids_by_like: on_patterns::ReleaseMatches, R3, "patterns::ids_match_themselves_alone";
     release_resets_the_fence: on_release::ResetsFence, R4, "release::it_leaves_the_fence_counter_alone";
     release_of_nothing_burns_fences: on_release::BurnsFence, R4, "release::it_leaves_the_fence_counter_alone";
     release_counts_twice: on_races::ReleaseCountsTwice, R5, "release::of_concurrent_releases_one_succeeds";
@@ -107,16 +124,24 @@ mutants! {
     extend_counts_from_the_grant: on_extend::CountsFromTheGrant, X1, "extend::it_replaces_the_remaining_time";
     extend_never_shortens: on_extend::NeverShortens, X1, "extend::a_shortened_lease_ends_early";
     extend_forgets_the_index: on_extend::ForgetsTheIndex, X1, "extend::renewals_keep_others_out";
+    extend_gives_up_before_the_end: on_boundary::ExtendGivesUpBefore, X1, "boundary::its_holder_is_heard_until_the_end";
+    extend_skips_a_few_milliseconds: on_boundary::ShortExtendsAreNotDone, X1, "extend::a_few_milliseconds_are_done";
+    extend_adds_in_the_tolerance: on_tolerance::ExtendAdds, X1, "tolerance::an_extend_is_like_any_other";
     extend_estimates: on_extend::Estimates, X2, "extend::it_returns_the_stores_expiry";
     extend_resurrects: on_extend::Resurrects, X3, "extend::it_does_not_bring_back_a_released_lock";
     extend_forgets_the_expiry: on_extend::ForgetsTheExpiry, X3, "expiry::an_expired_lock_is_not_extended";
     extend_ignores_the_owner: on_extend::IgnoresOwner, X3, "extend::it_leaves_a_successor_alone";
     extend_always_succeeds: on_extend::AlwaysSucceeds, X3, "extend::an_unknown_id_is_not_held";
     extend_writes_back: on_races::ExtendWritesBack, X3, "concurrency::a_release_beats_an_extend_in_flight";
+    extend_writes_back_in_the_next_step: on_races::ExtendWritesBackAtOnce, X3, "races::a_halted_extend_brings_nothing_back";
+    extend_extends_the_successor: on_races::ExtendExtendsTheSuccessor, X3, "races::a_halted_extend_leaves_a_successor_alone";
+    extend_matches_ids_by_like: on_patterns::ExtendMatches, X3, "patterns::ids_match_themselves_alone";
     extend_changes_the_fence: on_extend::ChangesFence, X4, "extend::it_changes_the_expiry_alone";
     extend_changes_the_time_of_acquisition: on_extend::ChangesAcquiredAt, X4, "extend::it_changes_the_expiry_alone";
     extend_burns_fences: on_extend::BurnsFence, X4, "extend::it_uses_no_fence";
     extend_deletes_first: on_races::ExtendDeletesFirst, X4, "cancel::a_dropped_extend_leaves_the_lock_with_its_holder";
+    extend_changes_the_fence_in_the_tolerance: on_tolerance::ExtendTakesAnew<false>, X4, "tolerance::an_extend_is_like_any_other";
+    extend_is_a_new_grant_in_the_tolerance: on_tolerance::ExtendTakesAnew<true>, X4, "tolerance::an_extend_is_like_any_other";
     extend_works_from_its_client_alone: on_clients::ExtendsItsOwn, X5, "extend::it_works_from_any_client";
 
     is_locked_is_always_true: on_reads::AlwaysLocked, L1, "lookup::is_locked_follows_the_lock";
@@ -126,19 +151,37 @@ mutants! {
     lookup_by_id_ignores_the_owner: on_reads::IgnoresOwner, L2, "lookup::by_id_it_shows_the_ids_own_lock";
     lookup_by_id_shows_the_newest: on_reads::ShowsTheNewest, L2, "lookup::it_finds_one_among_many";
     lookup_shows_local_time: on_reads::ShowsLocalTime, L2, "lookup::it_shows_the_grant_by_key_and_by_id";
+    lookup_is_torn: on_races::LookupIsTorn, L2, "races::a_halted_lookup_shows_one_lock_whole";
+    lookup_by_id_follows_the_key: on_races::LookupByIdFollowsTheKey, L2, "races::a_halted_lookup_shows_one_lock_whole";
+    lookup_misses_the_extended: on_races::LookupMissesTheExtended, L2, "races::a_halted_lookup_shows_one_expiry";
+    lookup_matches_ids_by_like: on_patterns::LookupMatches, L2, "patterns::ids_match_themselves_alone";
     lookup_shows_the_released: on_reads::ShowsTheReleased, L3, "release::it_forgets_the_id";
     lookup_shows_the_expired: on_reads::ShowsTheExpired, L3, "expiry::after_the_tolerance_the_key_is_free";
     is_locked_keeps_alive: on_reads::KeepsAlive, L4, "lookup::reads_change_nothing";
     lookup_burns_fences: on_reads::BurnsFence, L4, "lookup::reads_change_nothing";
+    is_locked_removes_in_the_tolerance: on_tolerance::IsLockedRemoves, L4, "tolerance::all_operations_agree";
+    lookup_removes_in_the_tolerance: on_tolerance::LookupRemoves, L4, "tolerance::all_operations_agree";
     lookup_hashes_the_storage_key: on_reads::HashesTheStorageKey, L5, "lookup::it_shows_hashes";
 
     reads_take_a_lease_for_dead_early: on_time::ReadsDeadEarly, E1, "expiry::before_it_a_lease_is_live_to_the_millisecond";
     acquire_takes_a_lease_for_dead_early: on_time::GrantsEarly, E1, "expiry::before_it_a_lease_is_live";
+    extended_leases_end_300_ms_early: on_boundary::GrantsBefore<300, true>, E1, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
+    extended_leases_end_100_ms_early: on_boundary::GrantsBefore<100, true>, E1, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
+    extended_leases_end_30_ms_early: on_boundary::GrantsBefore<30, true>, E1, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
+    leases_end_10_ms_early: on_boundary::GrantsBefore<10, false>, E1, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     clean_up_takes_live_locks: on_reads::CleansLiveLocks, E1, "lookup::clean_up_spares_live_locks_and_fences";
     locks_end_with_their_client: on_clients::LocksEndWithIt, E1, "release::a_lock_outlives_its_client";
     tolerance_is_doubled: on_time::ToleranceDoubled, E2, "expiry::after_the_tolerance_the_key_is_free";
     leases_live_at_the_boundary: on_time::LiveAtTheBoundary, E2, "expiry::after_the_tolerance_a_lease_is_dead_to_the_millisecond";
     tolerances_differ: on_time::TolerancesDiffer, E3, "expiry::in_the_tolerance_only_one_wins";
+    is_locked_ends_at_the_expiry: on_tolerance::IsLockedEnds, E3, "tolerance::all_operations_agree";
+    lookup_by_key_ends_at_the_expiry: on_tolerance::LookupByKeyEnds, E3, "tolerance::all_operations_agree";
+    lookup_by_id_ends_at_the_expiry: on_tolerance::LookupByIdEnds, E3, "tolerance::all_operations_agree";
+    acquire_ends_at_the_expiry: on_tolerance::AcquireEnds, E3, "tolerance::all_operations_agree";
+    replay_ends_at_the_expiry: on_tolerance::ReplayEnds, E3, "tolerance::all_operations_agree";
+    extend_ends_at_the_expiry: on_tolerance::ExtendEnds, E3, "tolerance::all_operations_agree";
+    release_ends_at_the_expiry: on_tolerance::ReleaseEnds, E3, "tolerance::all_operations_agree";
+    extend_is_unguarded_in_the_tolerance: on_tolerance::ExtendIsUnguarded, E3, "tolerance::a_halted_extend_takes_nothing_from_a_successor";
 
     refusals_forget_the_tolerance: on_waiting::ForgetsTheTolerance, W1, "waiting::a_refusal_says_when_the_key_is_free";
     refusals_promise_too_much: on_waiting::PromisesTooMuch, W1, "waiting::a_refusal_says_when_the_key_is_free";
@@ -154,6 +197,7 @@ mutants! {
     clean_up_takes_fences: on_reads::CleansFences, F2, "lookup::clean_up_spares_live_locks_and_fences";
     fences_saturate: on_fences::Saturate, F3, "fencing::past_the_greatest_fence_nothing_is_granted";
     fences_are_checked_too_late: on_fences::CheckedTooLate, F3, "fencing::past_the_greatest_fence_nothing_is_granted";
+    the_last_fence_is_granted_again: on_fences::LastIsGrantedAgain, F3, "fencing::past_the_greatest_fence_no_expired_lock_is_taken_over";
     contention_burns_fences: on_fences::BurntByContention, F4, "fencing::contention_uses_no_fence";
     replay_burns_fences: on_fences::BurntByReplay, F4, "fencing::contention_uses_no_fence";
 
@@ -162,8 +206,18 @@ mutants! {
     release_is_once_only: on_races::ReleaseIsOnceOnly, C4, "cancel::a_release_dropped_at_any_poll_frees_the_key";
     conflicts_are_errors: on_races::ConflictIsAnError, O1, "concurrency::of_many_exactly_one_is_granted";
     events_show_the_key: on_words::LogsTheKey, O2, "errors::events_show_no_identifier";
+    events_show_the_key_of_an_expired_lock: on_words::LogsTheTakeOver, O2, "errors::events_of_expired_locks_show_no_identifier";
     debug_shows_keys: on_words::DebugShowsKeys, O2, "errors::debug_of_values_shows_no_identifier";
     errors_quote_the_key: on_words::ErrorsQuoteTheKey, O2, "errors::errors_show_no_identifier";
+
+    late_calls_are_sent: on_upkeep::SendsTheLate, D1, "upkeep::a_call_after_its_deadline_is_not_sent";
+    late_calls_are_in_doubt: on_upkeep::DoubtsTheLate, D1, "upkeep::a_call_after_its_deadline_is_not_sent";
+    purging_takes_live_locks: on_upkeep::PurgesTheLive, P1, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_locks_in_the_tolerance: on_upkeep::PurgesTheOverdue, P1, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_fences: on_upkeep::PurgesFences, P1, "upkeep::purging_spares_live_locks_and_fences";
+    purging_ignores_its_limit: on_upkeep::PurgesPastTheLimit, P2, "upkeep::purging_stops_at_its_limit";
+    closing_releases: on_upkeep::CloseReleases, S1, "upkeep::closing_a_client_ends_nothing_else";
+    closing_ends_other_clients: on_upkeep::CloseEndsTheOthers, S1, "upkeep::closing_a_client_ends_nothing_else";
 }
 
 /// Clauses that no backend can break, since it is the core that keeps them: by the types that it

@@ -174,3 +174,17 @@ impl Fault for MovesTheLock {
         store.acquire(ask).await
     }
 }
+
+/// Takes an id that holds some key for the holder of whatever key it asks for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GrantsWhatOthersHold;
+
+impl Fault for GrantsWhatOthersHold {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let holds = store.held_by(ask.id).await;
+        if holds.is_some_and(|held| held.key != *ask.key) {
+            return store.steal(ask).await;
+        }
+        store.acquire(ask).await
+    }
+}

@@ -172,3 +172,18 @@ impl Fault for CheckedTooLate {
         answer
     }
 }
+
+/// Takes an expired lock over with the fence that it has when no other is left.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastIsGrantedAgain;
+
+impl Fault for LastIsGrantedAgain {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await;
+        if answer.is_ok() || store.unreleased_on(ask.key).is_none() {
+            return answer;
+        }
+        store.memory.set_fence_counter(ask.key, FENCE_MAX - 1);
+        store.acquire(ask).await
+    }
+}

@@ -41,3 +41,17 @@ impl Fault for ErrorsQuoteTheKey {
         })
     }
 }
+
+/// Tells the log whose lease it takes over.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LogsTheTakeOver;
+
+impl Fault for LogsTheTakeOver {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let left = store.unreleased_on(ask.key).is_some();
+        if left && store.holder(ask.key).await.is_none() {
+            tracing::debug!(key = ask.key.as_str(), "taking over");
+        }
+        store.acquire(ask).await
+    }
+}
