@@ -50,12 +50,16 @@ async fn the_json_has_the_published_shape() {
     let mut json: Value = serde_json::to_value(&report).unwrap();
     assert!(json["cases"][0]["ms"].is_u64());
     json["cases"][0]["ms"] = json!(0);
+    let known = json["mutants"]["known"].clone();
+    assert!(known.as_u64().unwrap() >= 150, "{known}");
     assert_eq!(
         json,
         json!({
             "backend": "memory", "supports_fencing": true, "time_authority": "server",
             "suite_version": env!("CARGO_PKG_VERSION"),
-            "passed": 1, "failed": 0, "skipped": 0, "unproven": [],
+            "passed": 1, "failed": 0, "skipped": 0,
+            "proven": ["R2"], "unproven": [], "causes": [],
+            "mutants": {"known": known, "caught": 1, "unseen": []},
             "cases": [{
                 "name": "release::again_it_is_not_held",
                 "clauses": ["R2"],
@@ -127,13 +131,33 @@ async fn a_store_that_cannot_be_reached_fails_every_case() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_ends_with_the_counts_and_the_clauses_left_open() {
     let report = run_some::<Unreachable>("release::again_it_is_not_held").await;
-    let end = "0 passed, 1 failed, 0 skipped\n\
+    let end = "would have failed it\n\
                clauses not proven:\n  \
                R2  If the id holds nothing, it answers `NotHeld`, however often it is called.";
     assert!(report.to_string().ends_with(end), "{report}");
     let report = run_some::<MemoryHarness>("release::again_it_is_not_held").await;
-    let end = "\n1 passed, 0 failed, 0 skipped";
-    assert!(report.to_string().ends_with(end), "{report}");
+    let (page, clauses) = (report.to_string(), clauses().len());
+    let counts = format!("\n1 passed, 0 failed, 0 skipped; 1 of {clauses} clauses proven; ");
+    assert!(
+        page.contains(&counts) && page.ends_with("would have failed it"),
+        "{page}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_says_what_was_not_run_and_what_that_leaves_open() {
+    let report = run_some::<Plain>("fencing::").await;
+    let page = report.to_string();
+    let (_, skipped) = page.split_once("Not run, so not passed:").unwrap();
+    for part in [
+        "fencing::great_fences_are_exact: the harness cannot set a fence counter",
+        "fences in 32 bits",
+        "fences saturate",
+    ] {
+        assert!(skipped.contains(part), "{part}: {page}");
+    }
+    assert!(report.mutants.unseen.contains(&"fences saturate"));
+    assert!(report.mutants.caught > 0, "{report}");
 }
 
 /// A clause is proven by what passed, but not beside a case that failed.

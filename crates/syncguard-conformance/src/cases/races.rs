@@ -146,12 +146,34 @@ pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H
     for (polls, key) in bench.keys("replayed", HALTS)?.iter().enumerate() {
         let id = LockId::generate()?;
         let grant = take_as(&client, key, &id, LONG).await?;
-        let replay = client.acquire(key, &id, ttl(LONG)?);
-        let (replayed, successor) = halted(polls, replay, pass_on(&other, key, &id)).await;
-        if let Some(again) = replayed?.granted() {
-            same("the replayed grant", again, grant)?;
+        let (successor, lasting) = (LockId::generate()?, ttl(LONG)?);
+        let passing_on = async {
+            give_back(&other, &id).await?;
+            let answer = other.acquire(key, &successor, lasting).await?;
+            Ok::<_, Failure>(answer.granted())
+        };
+        let replay = client.acquire(key, &id, lasting);
+        let (replayed, passed_on) = halted(polls, replay, passing_on).await;
+        match (replayed?.granted(), passed_on?) {
+            (replayed, Some(_)) => {
+                if let Some(again) = replayed {
+                    same("the replayed grant", again, grant)?;
+                }
+                let info = held(&other, key, &successor).await?;
+                undisturbed(&other, key, &id, info).await?;
+            }
+            // It came in while nobody held the key: a new grant.
+            (Some(_), None) => {
+                held(&other, key, &id).await?;
+                holds_nothing(&other, &successor).await?;
+                give_back(&client, &id).await?;
+            }
+            (None, None) => {
+                return Err(Failure::new(
+                    "a free key asked for by two: expected a grant, saw none",
+                ));
+            }
         }
-        undisturbed(&other, key, &id, successor?).await?;
     }
     Ok(Outcome::Passed)
 }

@@ -1,0 +1,88 @@
+//! What failures have in common: one broken clause fails many cases.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use syncguard_core::backend::clauses;
+
+use crate::{CaseReport, Status};
+
+/// A clause that is probably broken, and the failed cases that it explains.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Cause {
+    /// The clause's number, such as `F1`.
+    pub clause: &'static str,
+    /// The first line of its text.
+    pub text: &'static str,
+    /// The failed cases. Those that name the clause come first.
+    pub cases: Vec<&'static str>,
+}
+
+/// The probable causes of a run's failures, likeliest first. Each failed case is in one of them.
+pub(crate) fn causes(cases: &[CaseReport]) -> Vec<Cause> {
+    let mut unexplained: Vec<_> = cases
+        .iter()
+        .filter(|case| case.status == Status::Failed)
+        .collect();
+    let mut causes = Vec::new();
+    while let Some((clause, text)) = likeliest(cases, &unexplained) {
+        let names = |case: &&CaseReport| case.clauses.contains(&clause);
+        let (mut explained, mut others): (Vec<_>, Vec<_>) =
+            unexplained.into_iter().partition(names);
+        // What fails in the same words fails for the same reason, whatever it was to prove.
+        let symptoms: BTreeSet<_> = explained.iter().map(|case| symptom(case)).collect();
+        explained.extend(others.extract_if(.., |case| symptoms.contains(symptom(case))));
+        explained.sort_by_key(|case| std::cmp::Reverse(weight(case, clause)));
+        causes.push(Cause {
+            clause,
+            text,
+            cases: explained.iter().map(|case| case.name).collect(),
+        });
+        unexplained = others;
+    }
+    causes
+}
+
+/// The clause whose cases come closest to being the ones that failed.
+fn likeliest(
+    cases: &[CaseReport],
+    unexplained: &[&CaseReport],
+) -> Option<(&'static str, &'static str)> {
+    let total = 2 * unexplained.len();
+    let mut best: Option<((usize, usize), (&'static str, &'static str))> = None;
+    for clause in clauses() {
+        let sum = |of: &mut dyn Iterator<Item = &CaseReport>| -> usize {
+            of.map(|case| weight(case, clause.id)).sum()
+        };
+        let failed = sum(&mut unexplained.iter().copied());
+        let passed = sum(&mut cases.iter().filter(|case| case.status == Status::Passed));
+        // As a fraction, compared crosswise: what the clause explains, of all that failed or should have.
+        let score = (failed, total + passed);
+        let better = best.is_none_or(|(of, _)| score.0 * of.1 > of.0 * score.1);
+        if failed > 0 && better {
+            best = Some((score, (clause.id, clause.text)));
+        }
+    }
+    best.map(|(_, clause)| clause)
+}
+
+/// How much a case says of a clause: most of the one that it names first.
+fn weight(case: &CaseReport, clause: &str) -> usize {
+    match case.clauses.iter().position(|named| *named == clause) {
+        Some(0) => 2,
+        Some(_) => 1,
+        None => 0,
+    }
+}
+
+/// What a failure is about: the words before what was expected and seen.
+fn symptom(case: &CaseReport) -> &str {
+    let detail = case.detail.as_deref().unwrap_or_default();
+    match detail.split_once("expected") {
+        Some((what, _)) if !what.is_empty() => what,
+        _ => detail
+            .rsplit_once(" (")
+            .map_or(detail, |(message, _)| message),
+    }
+}
