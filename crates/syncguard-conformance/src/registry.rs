@@ -140,7 +140,7 @@ macro_rules! __for_each_case {
                     "Extend returns the expiry that the store then shows.";
                 it_changes_the_expiry_alone [X4]
                     "Key, holder, fence and time of acquisition stay as they were.";
-                it_uses_no_fence [X4 F1]
+                it_uses_no_fence [X4 F1 R4]
                     "Extends use up no fence of the key.";
                 it_works_from_any_client [X5 R1]
                     "The lock id alone extends, from any client, and the holder can still release.";
@@ -150,7 +150,7 @@ macro_rules! __for_each_case {
                     "Extending an id that never held anything is `NotHeld`.";
                 it_leaves_a_successor_alone [X3]
                     "Extending a lock that was taken over is `NotHeld` and leaves the successor's as it is.";
-                renewals_keep_others_out [X1 E1]
+                renewals_keep_others_out [X1 E1 L1 L2]
                     "A lease renewed in time outlives its first TTL by far, and can then still be released.";
                 a_holder_learns_that_its_lock_is_gone [X3]
                     "A lock removed behind its holder's back: extend is `NotHeld`, and the guard knows.";
@@ -190,7 +190,7 @@ macro_rules! __for_each_case {
                     "Until it expires a lease is live: all reads say so and nobody else is granted the key.";
                 before_it_a_lease_is_live_to_the_millisecond [E1 T1]
                     "Until the store's own clock reaches the expiry, the key is held to the millisecond.";
-                after_the_tolerance_the_key_is_free [E2 L3]
+                after_the_tolerance_the_key_is_free [E2 L1 L3 A1]
                     "A second after its expiry a lease is dead: reads find nothing, and the key is granted.";
                 after_the_tolerance_a_lease_is_dead_to_the_millisecond [E2 L3 X3 R2]
                     "From expiry + 1000 on, by the store's own clock, a lease is dead to the millisecond.";
@@ -222,6 +222,8 @@ macro_rules! __for_each_case {
                     "In the tolerance a lease is live to every operation, or dead to every operation.";
                 an_extend_is_like_any_other [E3 X1 X4]
                     "An extend in the tolerance counts from now, and changes the expiry alone; or it is `NotHeld`.";
+                a_refusal_uses_no_fence [E3 F4]
+                    "A refusal in the tolerance uses no fence.";
                 a_halted_extend_takes_nothing_from_a_successor [E3 X3 E1]
                     "An extend that is halted in the tolerance does not succeed beside an acquire by another.";
             }
@@ -240,7 +242,7 @@ macro_rules! __for_each_case {
                     "Every key counts for itself: grants of other keys do not move its fences.";
                 fences_outlive_clients [F2]
                     "Fences outlive the clients that drew them.";
-                fences_rise_across_expiries [F1 F2]
+                fences_rise_across_expiries [F1 F2 R4 X4]
                     "Fences go on rising across expiries.";
                 contention_uses_no_fence [F4 A2]
                     "Contended attempts use up no fence of the key.";

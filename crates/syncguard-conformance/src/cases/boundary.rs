@@ -103,7 +103,7 @@ pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
 /// Proves E1, X1, R1, A5. It goes on with new leases until each was answered in the last 5 ms of one, unless
 /// the store is too slow for that.
 pub async fn its_holder_is_heard_until_the_end<H: Harness>(bench: Bench<H>) -> CaseResult {
-    const ROUNDS: usize = 12;
+    const ROUNDS: usize = 8;
     const WINDOW: Duration = Duration::from_millis(5);
     // Where the answer to a late call came after the end, that to an earlier one did not.
     const LEADS: [u64; 7] = [3, 5, 8, 16, 32, 64, 128];

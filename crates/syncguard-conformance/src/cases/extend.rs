@@ -140,7 +140,7 @@ pub async fn it_changes_the_expiry_alone<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// Extends use up no fence of the key.
 ///
-/// Proves X4, F1.
+/// Proves X4, F1, R4. Nor does the release of an extended lock.
 pub async fn it_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -245,7 +245,7 @@ pub async fn it_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// A lease renewed in time outlives its first TTL by far, and can then still be released.
 ///
-/// Proves X1, E1. The index by lock id lives as long as the lock does.
+/// Proves X1, E1, L1, L2. The index by lock id lives as long as the lock does.
 pub async fn renewals_keep_others_out<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("renewed")?;

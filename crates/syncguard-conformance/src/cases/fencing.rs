@@ -83,7 +83,8 @@ pub async fn fences_outlive_clients<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// Fences go on rising across expiries.
 ///
-/// Proves F1, F2. A dead lock's removal does not take the counter with it.
+/// Proves F1, F2, R4, X4. Neither a dead lock's removal takes the counter with it, nor a release or an extend
+/// that finds it dead.
 pub async fn fences_rise_across_expiries<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -97,6 +98,7 @@ pub async fn fences_rise_across_expiries<H: Harness>(bench: Bench<H>) -> CaseRes
         fence = fence_of(&lease.grant);
         lease.end().await;
         free(client, &key).await?;
+        holds_nothing(client, &lease.grant.lock_id).await?;
     }
     rise(fence, next_fence(&client, &key).await?)?;
     Ok(Outcome::Passed)
@@ -104,7 +106,7 @@ pub async fn fences_rise_across_expiries<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// Contended attempts use up no fence of the key.
 ///
-/// Proves F4, A2. Nor do replays by the holder.
+/// Proves F4, A2. Nor do replays by the holder. Extended or not.
 pub async fn contention_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -117,6 +119,7 @@ pub async fn contention_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult
         refused(&client, &key).await?;
         refused(&other, &key).await?;
         take_as(&other, &key, &id, LONG).await?;
+        renew(&other, &id, LONG).await?;
     }
     let info = held(&other, &key, &id).await?;
     same(

@@ -4,12 +4,12 @@ use std::fmt;
 use std::time::Instant;
 
 use syncguard_core::backend::{AcquireResult, FenceToken, LockBackend, Lookup, TIME_TOLERANCE_MS};
-use syncguard_core::{LockId, LockInfoDebug, LockKey};
+use syncguard_core::{Fence, LockId, LockInfoDebug, LockKey};
 
 use crate::clock::{StoreClock, counted_between};
 use crate::outcome::{require, same, step};
 use crate::polling::halted;
-use crate::steps::{LONG, held, join, ms, renew, take, ttl};
+use crate::steps::{LONG, fence_step, held, join, ms, next_fence, renew, rise, take, ttl};
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 const TOO_SLOW: Outcome =
@@ -104,6 +104,36 @@ pub async fn an_extend_is_like_any_other<H: Harness>(bench: Bench<H>) -> CaseRes
     }
     clock.stop().await?;
     Ok(if in_time { Outcome::Passed } else { TOO_SLOW })
+}
+
+/// A refusal in the tolerance uses no fence.
+///
+/// Proves E3, F4.
+pub async fn a_refusal_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const ROUNDS: usize = 5;
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for key in bench.keys("refused", ROUNDS)? {
+        let step = fence_step(&client, &key).await?;
+        let overdue = Overdue::new(&client, key).await?;
+        tokio::time::sleep_until(overdue.from.into()).await;
+        for _ in 0..3 {
+            Ask::Acquire.finds_it_live(&other, &overdue).await?;
+        }
+        let live = client.release(&overdue.id).await?.is_released();
+        let next = next_fence(&other, &overdue.key).await?;
+        let fence = overdue.info.fence.fence().map(Fence::get);
+        let risen = rise(fence, next)?;
+        if live {
+            same("rise of the fence across refusals", risen, step)?;
+        }
+        if Instant::now() < overdue.until {
+            return Ok(Outcome::Passed);
+        }
+    }
+    Ok(TOO_SLOW)
 }
 
 /// An extend that is halted in the tolerance does not succeed beside an acquire by another.

@@ -88,12 +88,14 @@ pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -
         bench.key("overdue")?,
     );
     let step = fence_step(&client, &dead).await?;
+    // Granted for less than it lasts: what it was granted for will have passed.
+    let holder = take(&client, &live, ms(1_500)).await?.lock_id;
+    renew(&client, &holder, LONG).await?;
     let lease = take_briefly(&client, &dead).await?;
     lease.end().await;
     // No store deletes what expired less than two seconds ago. Later than the case below, so that it does
     // not purge what that one counts.
     tokio::time::sleep(ms(3_000)).await;
-    let holder = take(&client, &live, LONG).await?.lock_id;
     let before = held(&client, &live, &holder).await?;
     let ending = take(&client, &overdue, LONG).await?.lock_id;
     let renewed = Instant::now();

@@ -89,6 +89,9 @@ pub(crate) struct Store {
 pub(crate) struct Row {
     pub(crate) info: LockInfoDebug,
     pub(crate) released: bool,
+    pub(crate) extended: bool,
+    /// Its expiry before any extend.
+    pub(crate) first_expiry_ms: i64,
 }
 
 impl Store {
@@ -117,6 +120,20 @@ impl Store {
     /// The last grant of an id, held or not.
     pub(crate) fn row_of(&self, id: &LockId) -> Option<Row> {
         self.rows.lock().unwrap().get(id).cloned()
+    }
+
+    /// The row of whoever holds the key now.
+    pub(crate) async fn row_on(&self, key: &LockKey) -> Option<Row> {
+        let holder = self.holder(key).await?;
+        self.row_of(&holder.lock_id)
+    }
+
+    /// The row of a lease on the key that has expired, while nobody holds it.
+    pub(crate) async fn expired_on(&self, key: &LockKey) -> Option<LockInfoDebug> {
+        if self.holder(key).await.is_some() {
+            return None;
+        }
+        self.unreleased_on(key)
     }
 
     /// The key that was last granted to this id, held or not.
@@ -364,9 +381,20 @@ impl LockBackend for Broken {
             let key = key.clone();
             let info =
                 LockInfoDebug::new(key, *id, grant.expires_at_ms, acquired_at_ms, grant.fence);
-            let released = false;
+            let row = Row {
+                info,
+                released: false,
+                extended: false,
+                first_expiry_ms: grant.expires_at_ms,
+            };
+            // A replay is no new row.
             let mut rows = self.store.rows.lock().unwrap();
-            rows.insert(*id, Row { info, released });
+            let known = rows.get(id).is_some_and(|row| {
+                !row.released && row.info.key == *ask.key && row.info.fence == grant.fence
+            });
+            if !known {
+                rows.insert(*id, row);
+            }
         }
         Ok(answer)
     }
@@ -386,6 +414,7 @@ impl LockBackend for Broken {
         let mut rows = self.store.rows.lock().unwrap();
         if let (Some(row), Some(expires_at_ms)) = (rows.get_mut(id), answer.expires_at_ms()) {
             row.info.expires_at_ms = expires_at_ms;
+            row.extended = true;
         }
         Ok(answer)
     }

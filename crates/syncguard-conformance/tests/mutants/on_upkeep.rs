@@ -180,3 +180,29 @@ impl Fault for IsFull {
         self.0.release(store, id).await
     }
 }
+
+/// Purges by the expiry of the grant.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PurgesTheExtended;
+
+impl Fault for PurgesTheExtended {
+    async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
+        for row in store.unreleased() {
+            let row = store.row_of(&row.lock_id).unwrap();
+            if row.first_expiry_ms < now_ms() - 2_000 {
+                let _ = store.memory.release(&row.info.lock_id).await?;
+            }
+        }
+        store.memory.purge_expired(limit).await
+    }
+}
+
+/// Purges one more than it may.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PurgesOneMore;
+
+impl Fault for PurgesOneMore {
+    async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
+        store.memory.purge_expired(limit + 1).await
+    }
+}
