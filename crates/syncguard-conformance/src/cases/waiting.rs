@@ -130,6 +130,8 @@ fn until_free<B: LockBackend>(
                 if !client.is_locked(key).await? {
                     return Ok::<_, Failure>(());
                 }
+                // False alarms without end must not keep the thread: this one ends, and so do other cases.
+                tokio::task::yield_now().await;
             }
         };
         tokio::time::timeout(WOKEN_WITHIN, freed)
