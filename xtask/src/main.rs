@@ -39,8 +39,8 @@ enum Task {
     Conformance(conformance::Options),
     /// Mutates the code that every store relies on, with the suite as the test
     ///
-    /// Installs cargo-mutants into target/tools if it is missing. It takes up to an hour. Fails if a mutant
-    /// survives; the crate's page of mutants has the reasons of those that may.
+    /// Installs cargo-mutants into target/tools if it is missing. It takes up to an hour on an idle machine.
+    /// Fails if a mutant survives; the crate's page of mutants has the reasons of those that may.
     Mutants(mutants::Options),
     /// Locks under faults: killed servers, lost replies, paused holders; and the proof
     ///

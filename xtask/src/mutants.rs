@@ -11,18 +11,16 @@ use crate::{Done, Verdict};
 /// The version of cargo-mutants: another makes other mutants.
 const VERSION: &str = "27.1.0";
 
-/// What is mutated when nothing is said: the contract in its shortest form, and the rules of the core that
-/// backends use.
+/// What is mutated when nothing is said: the contract in its shortest form, and when a lease counts as live.
 const FILES: &[&str] = &[
     "crates/syncguard-memory/src/backend.rs",
     "crates/syncguard-core/src/time.rs",
-    "crates/syncguard-core/src/fence.rs",
 ];
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Files to mutate, from the workspace's folder [default: the memory backend, and time and fences of
-    /// the core]
+    /// Files to mutate, from the workspace's folder [default: the memory backend, and
+    /// the core's rule of time]
     files: Vec<PathBuf>,
     /// Mutants to test side by side
     #[arg(long, short, default_value_t = 1)]

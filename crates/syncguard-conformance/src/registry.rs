@@ -325,7 +325,7 @@ macro_rules! __for_each_case {
                 closing_a_client_ends_nothing_else [S1]
                     "A client that is closed leaves its locks and other clients alone, and fails as it should.";
                 thousands_of_locks_are_held_at_once [A1 K2 E1 L2]
-                    "As many locks as ten seconds allow are held at once, up to 6,000.";
+                    "Thousands of locks are held at once: as many as some seconds allow, up to 6,000.";
             }
             errors {
                 debug_of_values_shows_no_identifier [O2]

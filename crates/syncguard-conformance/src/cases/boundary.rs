@@ -101,9 +101,9 @@ pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
 /// Extend, release and replay succeed up to the end of the lease.
 ///
 /// Proves E1, X1, R1, A5. It goes on with new leases until each was answered in the last 5 ms of one, unless
-/// the store is too slow for that.
+/// the store takes longer to answer.
 pub async fn its_holder_is_heard_until_the_end<H: Harness>(bench: Bench<H>) -> CaseResult {
-    const ROUNDS: usize = 8;
+    const ROUNDS: usize = 25;
     const WINDOW: Duration = Duration::from_millis(5);
     // Where the answer to a late call came after the end, that to an earlier one did not.
     const LEADS: [u64; 7] = [3, 5, 8, 16, 32, 64, 128];
@@ -121,7 +121,7 @@ pub async fn its_holder_is_heard_until_the_end<H: Harness>(bench: Bench<H>) -> C
             tokio::spawn(async move {
                 let shortened = HISTORIES[3];
                 let Some(ending) = lease(&client, &key, shortened).await? else {
-                    return Ok((call, false));
+                    return Ok((call, false, Duration::MAX));
                 };
                 tokio::time::sleep_until((ending.latest - lead).into()).await;
                 let asked = Instant::now();
@@ -139,13 +139,16 @@ pub async fn its_holder_is_heard_until_the_end<H: Harness>(bench: Bench<H>) -> C
                     )?;
                 }
                 let _ = client.release(&ending.id).await?;
-                Ok((call, ending.was_met(asked, answered, WINDOW)))
+                let met = ending.was_met(asked, answered, WINDOW);
+                Ok((call, met, answered - asked))
             })
         });
-        for (call, decided) in join(calls).await? {
+        let mut fastest = Duration::MAX;
+        for (call, decided, took) in join(calls).await? {
             undecided.retain(|other| *other != call || !decided);
+            fastest = fastest.min(took);
         }
-        if undecided.is_empty() {
+        if undecided.is_empty() || fastest > WINDOW {
             break;
         }
     }

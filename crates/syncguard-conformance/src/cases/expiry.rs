@@ -126,7 +126,8 @@ pub async fn after_the_tolerance_the_key_is_free<H: Harness>(bench: Bench<H>) ->
 pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
-    const ROUNDS: usize = 8;
+    const ROUNDS: usize = 16;
+    const PATIENCE: usize = 6;
     const EACH: usize = 4;
     let client = bench.client().await?;
     let clock = StoreClock::new(&bench).await?;
@@ -140,7 +141,7 @@ pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
             true => without_progress + 1,
             false => 0,
         };
-        if undecided.is_empty() || without_progress == 2 {
+        if undecided.is_empty() || without_progress == PATIENCE {
             break;
         }
     }

@@ -22,6 +22,7 @@ mod on_tolerance;
 mod on_upkeep;
 mod on_waiting;
 mod on_words;
+mod table;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
