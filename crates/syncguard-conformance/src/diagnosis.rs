@@ -64,22 +64,25 @@ fn likeliest(
         let of_id = clauses().into_iter().find(|clause| clause.id == *id);
         return of_id.map(|clause| (clause.id, clause.text));
     }
-    let total = 2 * unexplained.len();
-    let mut best: Option<((usize, usize), (&'static str, &'static str))> = None;
-    for clause in clauses() {
-        let sum = |of: &mut dyn Iterator<Item = &CaseReport>| -> usize {
-            of.map(|case| weight(case, clause.id)).sum()
-        };
-        let failed = sum(&mut unexplained.iter().copied());
-        let passed = sum(&mut cases.iter().filter(|case| case.status == Status::Passed));
-        // As a fraction, compared crosswise: what the clause explains, of all that failed or should have.
-        let score = (failed, total + passed);
-        let better = best.is_none_or(|(of, _)| score.0 * of.1 > of.0 * score.1);
-        if failed > 0 && better {
-            best = Some((score, (clause.id, clause.text)));
-        }
-    }
-    best.map(|(_, clause)| clause)
+    let sum = |of: &mut dyn Iterator<Item = &CaseReport>, id| -> usize {
+        of.map(|case| weight(case, id)).sum()
+    };
+    let score = |id| {
+        let failed = sum(&mut unexplained.iter().copied(), id);
+        let mut all_passed = cases.iter().filter(|case| case.status == Status::Passed);
+        let should_have = 2 * unexplained.len() + sum(&mut all_passed, id);
+        (failed, should_have)
+    };
+    let scored = clauses()
+        .into_iter()
+        .map(|clause| (score(clause.id), clause));
+    let explaining = scored.filter(|((failed, _), _)| *failed > 0);
+    // As fractions, compared crosswise: what the clause explains, of all that failed or should have.
+    let best = explaining.reduce(|best, next| {
+        let better = next.0.0 * best.0.1 > best.0.0 * next.0.1;
+        if better { next } else { best }
+    });
+    best.map(|(_, clause)| (clause.id, clause.text))
 }
 
 /// How much a case says of a clause: most of the one that it names first.

@@ -25,9 +25,11 @@ struct Ending {
 }
 
 impl Ending {
-    /// Whether a call met the last `window` of the lease.
+    /// Whether a call met the last `window` of the lease, but not its last millisecond: the store counts whole
+    /// ones, and may have come to the expiry by then.
     fn was_met(&self, asked: Instant, answered: Instant, window: Duration) -> bool {
-        asked + window >= self.latest && answered <= self.earliest
+        let left = self.latest.saturating_duration_since(asked);
+        answered <= self.earliest && (ms(1)..=window).contains(&left)
     }
 }
 
@@ -64,13 +66,14 @@ const HISTORIES: [History; 4] = [
 ///
 /// Proves E1, X1, A2. A contender asks without pause until it is granted the key, and its grant counts
 /// from the former lease's end or later. It goes on with new leases until an answer came in
-/// in the last 10 ms of a lease of each history. On a store that takes longer to answer, leases are as many
-/// as make a miss unlikely.
+/// in the last 2 ms of a lease of each history; after some rounds, in the last 10. On a store that takes longer
+/// to answer, leases are as many as make a miss unlikely.
 pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
-    // A contender that asks every 30 ms misses a window of 10 ms with a chance of 2 in 3; it misses
-    // those of 36 leases with less than 1 in 2 million.
+    // On a busy machine a contender may rest in the very millisecond in which a lease ends too early: eight
+    // leases of each history are a matter of course. One that asks every 30 ms misses a window of 10 ms with a
+    // chance of 2 in 3; it misses those of 36 leases with less than 1 in 2 million.
     const ROUNDS: usize = 9;
     const EACH: usize = 4;
     let (client, other) = (bench.client().await?, bench.client().await?);
@@ -78,14 +81,15 @@ pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
     for round in 0..ROUNDS {
         let keys = bench.keys(&format!("ending:{round}"), undecided.len() * EACH)?;
         let probes = undecided.clone().into_iter().cycle().zip(keys);
+        let window = if round < 4 { ms(2) } else { ms(10) };
         let probes = probes.map(|(history, key)| {
             let (client, other) = (client.clone(), other.clone());
             tokio::spawn(async move {
                 let decided = match lease(&client, &key, history).await? {
-                    Some(ending) => contend(&other, &key, &ending).await?,
+                    Some(ending) => contend(&other, &key, &ending, window).await?,
                     None => false,
                 };
-                Ok((history, decided))
+                Ok((history, decided && round > 0))
             })
         });
         for (history, decided) in join(probes).await? {
@@ -190,14 +194,14 @@ fn lease<B: LockBackend>(
     })
 }
 
-/// Asks for the key until it is granted, and says whether an answer came in just before the end.
+/// Asks for the key until it is granted, and says whether a refusal came in just before the end.
 #[track_caller]
 fn contend<B: LockBackend>(
     client: &Client<B>,
     key: &LockKey,
     ending: &Ending,
+    window: Duration,
 ) -> impl Future<Output = Result<bool, Failure>> {
-    const WINDOW: Duration = Duration::from_millis(10);
     step(async move {
         let (id, lasting) = (LockId::generate()?, ttl(LONG)?);
         let mut decided = false;
@@ -216,7 +220,7 @@ fn contend<B: LockBackend>(
                 give_back(client, &id).await?;
                 return Ok(decided);
             }
-            decided |= ending.was_met(asked, answered, WINDOW);
+            decided |= ending.was_met(asked, answered, window);
             if asked > ending.latest {
                 // The tolerance: nothing to be seen there.
                 tokio::time::sleep(ms(20)).await;

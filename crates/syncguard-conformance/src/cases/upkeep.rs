@@ -227,7 +227,7 @@ pub async fn thousands_of_locks_are_held_at_once<H: Harness>(bench: Bench<H>) ->
             for (key, grant) in &locks {
                 let found = client.lookup_raw(Lookup::Id(&grant.lock_id)).await?;
                 let found = found.map(|info| (info.key, info.expires_at_ms, info.fence));
-                let expected = (key.clone(), grant.expires_at_ms, grant.fence.clone());
+                let expected = (key.clone(), grant.expires_at_ms, grant.fence);
                 same("one of many locks", found, Some(expected))?;
                 tokio::task::yield_now().await;
             }
