@@ -127,7 +127,7 @@ pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
     const ROUNDS: usize = 16;
-    const PATIENCE: usize = 6;
+    const PATIENCE: usize = 3;
     const EACH: usize = 4;
     let client = bench.client().await?;
     let clock = StoreClock::new(&bench).await?;

@@ -152,7 +152,7 @@ mutants! {
     extend_forgets_the_expiry: on_extend::ForgetsTheExpiry, X3, after_expiry, "expiry::an_expired_lock_is_not_extended";
     extend_ignores_the_owner: on_extend::IgnoresOwner, X3, wrong_owner, "extend::it_leaves_a_successor_alone";
     extend_always_succeeds: on_extend::AlwaysSucceeds, X3, lost, "extend::an_unknown_id_is_not_held";
-    extend_writes_back: on_races::ExtendWritesBack, X3, raced, "concurrency::a_release_beats_an_extend_in_flight";
+    extend_writes_back: on_races::ExtendWritesBack, X3, raced, "races::a_halted_extend_brings_nothing_back";
     extend_writes_back_in_the_next_step: on_races::ExtendWritesBackAtOnce, X3, raced, "races::a_halted_extend_brings_nothing_back";
     extend_extends_the_successor: on_races::ExtendExtendsTheSuccessor, X3, raced, "races::a_halted_extend_leaves_a_successor_alone";
     extend_matches_ids_by_like: on_patterns::ExtendMatches, X3, wrong_owner, "patterns::ids_match_themselves_alone";
@@ -193,7 +193,7 @@ mutants! {
     extended_leases_end_100_ms_early: on_boundary::GrantsBefore<100, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     extended_leases_end_30_ms_early: on_boundary::GrantsBefore<30, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     leases_end_10_ms_early: on_boundary::GrantsBefore<10, false>, E1, early, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
-    extended_leases_end_a_millisecond_early: on_boundary::GrantsBefore<1, true>, E1, by_one, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
+    extended_leases_end_3_ms_early: on_boundary::GrantsBefore<3, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     clean_up_takes_live_locks: on_reads::CleansLiveLocks, E1, after_expiry, "lookup::clean_up_spares_live_locks_and_fences";
     locks_end_with_their_client: on_clients::LocksEndWithIt, E1, lost, "release::a_lock_outlives_its_client";
     tolerance_is_doubled: on_time::ToleranceDoubled, E2, late, "expiry::after_the_tolerance_the_key_is_free";

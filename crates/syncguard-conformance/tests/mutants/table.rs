@@ -76,7 +76,7 @@ const ROWS: &[(&str, &str)] = &[
     ("L3", "f*dfbbce*ff"),
     ("L4", "f*ffbb*ef*g"),
     ("L5", "aadd*bceeeg"),
-    ("E1", "*f*dff***ff"),
+    ("E1", "*f*dffh**ff"),
     ("E2", "f*ddbb**efg"),
     ("E3", "ffddbbcee**"),
     ("W1", "**kdbbh*e*g"),
