@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
-use syncguard_conformance::{CaseReport, Report, RunOptions, Status, cases};
+use syncguard_conformance::{CaseReport, Cause, Mutants, Report, RunOptions, Status, cases};
 use syncguard_core::backend::clauses;
 use tokio::task::JoinSet;
 
@@ -42,8 +42,14 @@ struct Column {
     passed: usize,
     failed: usize,
     skipped: usize,
+    /// The clauses that the run proves.
+    proven: Vec<&'static str>,
     /// The clauses that the run leaves open.
     unproven: Vec<&'static str>,
+    /// The clauses that are probably broken, likeliest first.
+    causes: Vec<Cause>,
+    /// How strong the run was; `None` if there was none.
+    mutants: Option<Mutants>,
     /// Why it could not be run at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -58,6 +64,10 @@ struct Document<'a> {
 type Matrix = Vec<(&'static Backend, Column)>;
 
 pub(crate) fn run(options: &Options) -> Done {
+    if let Some(part) = &options.filter {
+        let matches = cases().iter().any(|case| case.name.contains(part));
+        ensure!(matches, "no case has `{part}` in its name");
+    }
     let stores = obtain_all(&chosen(&options.backend));
     let tally = run_on(&stores, options.filter.as_deref(), options.report.as_ref())?;
     println!("{tally}");
@@ -155,7 +165,10 @@ impl Column {
             passed: 0,
             failed: 1,
             skipped: 0,
+            proven: Vec::new(),
             unproven: clauses().into_iter().map(|clause| clause.id).collect(),
+            causes: Vec::new(),
+            mutants: None,
             error: Some(format!("{error:#}")),
             cases: Vec::new(),
         }
@@ -177,7 +190,10 @@ impl From<Result<Report>> for Column {
                 passed: report.passed,
                 failed: report.failed,
                 skipped: report.skipped,
+                proven: report.proven,
                 unproven: report.unproven,
+                causes: report.causes,
+                mutants: Some(report.mutants),
                 error: None,
                 cases: report.cases,
             },
@@ -233,21 +249,31 @@ fn print(matrix: &Matrix) {
         if let Some(error) = &column.error {
             println!("{}: failed: {error}", backend.name);
         }
-        for case in column
-            .cases
-            .iter()
-            .filter(|case| case.status != Status::Passed)
-        {
+        for cause in &column.causes {
+            let Cause { clause, text, .. } = cause;
+            println!("{}: probably broken: {clause} {text}", backend.name);
+            for name in &cause.cases {
+                let case = column.case(name).and_then(|case| case.detail.as_deref());
+                println!("    {name}: {}", case.unwrap_or_default());
+            }
+        }
+        let skipped = |case: &&CaseReport| case.status == Status::Skipped;
+        for case in column.cases.iter().filter(skipped) {
             let detail = case.detail.as_deref().unwrap_or_default();
-            println!("{}: {} {}: {detail}", backend.name, case.status, case.name);
+            println!("{}: not run: {}: {detail}", backend.name, case.name);
         }
     }
     for (backend, column) in matrix {
-        let open = match column.unproven.as_slice() {
-            [] => String::new(),
-            open => format!("; clauses not proven: {}", open.join(" ")),
-        };
-        println!("{}: {}{open}", backend.name, column.tally());
+        print!("{}: {}", backend.name, column.tally());
+        print!("; {} clauses proven", column.proven.len());
+        if let Some(mutants) = &column.mutants {
+            let Mutants { caught, known, .. } = mutants;
+            print!("; {caught} of {known} known faults would have failed it");
+        }
+        match column.unproven.as_slice() {
+            [] => println!(),
+            open => println!("; clauses not proven: {}", open.join(" ")),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod ci;
 mod clauses;
 mod conformance;
 mod doctor;
+mod mutants;
 mod services;
 mod step;
 mod tally;
@@ -36,6 +37,11 @@ enum Task {
     Test,
     /// The conformance suite, as a matrix of cases by stores
     Conformance(conformance::Options),
+    /// Mutates the code that every store relies on, with the suite as the test
+    ///
+    /// Installs cargo-mutants into target/tools if it is missing. It takes up to an hour on an idle machine.
+    /// Fails if a mutant survives; the crate's page of mutants has the reasons of those that may.
+    Mutants(mutants::Options),
     /// Locks under faults: killed servers, lost replies, paused holders; and the proof
     ///
     /// Processes use a few locks while their server is killed, paused and cut off. Every call is
@@ -67,6 +73,7 @@ fn main() -> ExitCode {
     let done = match Task::parse() {
         Task::Test => test::run(),
         Task::Conformance(options) => conformance::run(&options),
+        Task::Mutants(options) => mutants::run(&options),
         Task::Chaos(options) => chaos::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::ChaosWorker(assignment) => chaos::work(&assignment),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, IsLockedRequest, LockBackend,
-    Lookup, LookupRequest, ReleaseRequest, Watch, WatchRequest,
+    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
+    LockBackend, Lookup, LookupRequest, PurgeRequest, ReleaseRequest, Watch, WatchRequest,
 };
 use syncguard_core::{
     ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, LockKey, Locks, ReleaseResult, Ttl,
@@ -99,6 +99,31 @@ impl<B: LockBackend> Client<B> {
         by: Lookup<'_>,
     ) -> Result<Option<LockInfoDebug<B::Fence>>, LockError> {
         bounded(|deadline| self.backend.lookup_raw(LookupRequest::new(by, deadline))).await
+    }
+
+    /// Calls [`LockBackend::purge_expired`].
+    ///
+    /// # Errors
+    /// The backend's, or `NetworkTimeout` if it does not answer.
+    pub async fn purge_expired(&self, limit: u32) -> Result<u64, LockError> {
+        let purge = |deadline| {
+            self.backend
+                .purge_expired(PurgeRequest::new(limit, deadline))
+        };
+        bounded(purge).await
+    }
+
+    /// Calls [`LockBackend::close`].
+    ///
+    /// # Errors
+    /// The backend's, or `NetworkTimeout` if it does not answer.
+    pub async fn close(&self) -> Result<(), LockError> {
+        bounded(|deadline| self.backend.close(CloseRequest::new(deadline))).await
+    }
+
+    /// The backend, for calls with a deadline of the case's own.
+    pub(crate) fn backend(&self) -> &B {
+        &self.backend
     }
 }
 

@@ -42,9 +42,9 @@
 //!
 //! # What it asks of the store
 //!
-//! - The suite deletes nothing, and every case uses keys of a random namespace: the store may be
-//!   shared, in use, and under several runs at once. Only the keys `.` and `..` are used as they are,
-//!   for a moment.
+//! - The suite deletes nothing but, by `purge_expired`, locks that expired long ago. Every case uses
+//!   keys of a random namespace: the store may be shared, in use, and under several runs at once. Only
+//!   the keys `.` and `..` are used as they are, for a moment.
 //! - Cases run concurrently. Many sleep through an expiry, so a run takes the time of the longest
 //!   rather than the sum: with eight at once, well under a minute on a store nearby. [`run()`] does
 //!   that; the tests of [`suite!`] run as many at once as the machine has cores, unless told:
@@ -63,6 +63,13 @@
 //!   resource cannot tell its holders apart; its documentation should say so.
 //! - *the harness cannot set a fence counter*: implement [`Harness::set_fence_counter`]. Until then
 //!   nothing shows what happens at the end of the counter.
+//! - *the backend gives no wake-ups*, or does not say when a key is free: callers poll it.
+//! - *the store takes too long to be asked within the second after an expiry*: run it on a store that is
+//!   nearer.
+//!
+//! The tests of [`suite!`] say so on stderr, whatever the runner captures, and end well. Set
+//! `SYNCGUARD_CONFORMANCE_SKIPS=deny` to make them fail instead: where a backend is to have everything, and
+//! before a release.
 //!
 //! # Publishing a report
 //!
@@ -88,13 +95,18 @@
 //!
 //! ```json
 //! {"backend": "memory", "supports_fencing": true, "time_authority": "server",
-//!  "suite_version": "0.1.0", "passed": 1, "failed": 0, "skipped": 0, "unproven": [],
+//!  "suite_version": "0.1.0", "passed": 1, "failed": 0, "skipped": 0,
+//!  "proven": ["R2"], "unproven": [], "causes": [],
+//!  "mutants": {"known": 186, "caught": 2, "unseen": []},
 //!  "cases": [{"name": "release::again_it_is_not_held", "clauses": ["R2"],
 //!             "status": "passed", "ms": 3}]}
 //! ```
 //!
-//! A case that failed or was skipped has a `detail` besides. `unproven` lists the clauses that the
-//! run leaves open: one of their cases failed, or all were skipped.
+//! A case that failed or was skipped has a `detail` besides. One broken clause fails many cases: `causes`
+//! groups them by the clause that explains them best, likeliest first. `unproven` lists the clauses that the
+//! run leaves open: one of their cases failed, or all were skipped. `mutants` says how strong the run was:
+//! of the [faults](mod@mutants) that this version is known to refuse, it `caught` those whose case passed;
+//! `unseen` names those that only a skipped case would have shown.
 //!
 //! # What it was tested on
 //!
@@ -112,8 +124,10 @@ mod capture;
 pub mod cases;
 mod client;
 mod clock;
+mod diagnosis;
 mod harness;
 mod keyspace;
+mod known;
 #[cfg(doc)]
 #[doc = include_str!("mutants.md")]
 pub mod mutants {}
@@ -127,7 +141,9 @@ mod suite;
 
 pub use crate::bench::Bench;
 pub use crate::client::Client;
+pub use crate::diagnosis::Cause;
 pub use crate::harness::Harness;
+pub use crate::known::Mutants;
 pub use crate::outcome::{CaseResult, Failure, Outcome};
 pub use crate::registry::{CaseInfo, cases};
 pub use crate::report::{CaseReport, Report, Status};
@@ -140,7 +156,9 @@ const _: () = {
     const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
     shared::<CaseInfo>();
     shared::<CaseReport>();
+    shared::<Cause>();
     shared::<Failure>();
+    shared::<Mutants>();
     shared::<Outcome>();
     shared::<Report>();
     shared::<RunOptions>();

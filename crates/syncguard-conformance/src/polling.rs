@@ -1,26 +1,58 @@
-//! Dropping a future at a chosen point.
+//! Halting or dropping a future at a chosen point.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
+use std::time::Duration;
 
 /// Polls a future up to `times` times, as it is woken, and then drops it; its output if it came to
 /// an end before.
 pub(crate) async fn poll_times<F: IntoFuture>(times: usize, future: F) -> Option<F::Output> {
-    let mut future = pin!(future.into_future());
+    match poll_up_to(times, pin!(future.into_future())).await {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+/// Polls a future up to `times` times, as it is woken, and leaves it as it then is.
+pub(crate) async fn poll_up_to<F: Future>(
+    times: usize,
+    mut future: Pin<&mut F>,
+) -> Poll<F::Output> {
     let mut left = times;
     poll_fn(|context| {
         if left == 0 {
-            return Poll::Ready(None);
+            return Poll::Ready(Poll::Pending);
         }
         left -= 1;
         match future.as_mut().poll(context) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Ready(output) => Poll::Ready(Poll::Ready(output)),
+            Poll::Pending if left == 0 => Poll::Ready(Poll::Pending),
             Poll::Pending => Poll::Pending,
         }
     })
     .await
+}
+
+/// How long a halted call stays halted if what runs meanwhile does not end. It may wait for a latch
+/// that the halted call has.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Halts `call` after `polls` polls, runs `meanwhile`, and lets the call go on.
+pub(crate) async fn halted<F: Future, M: Future>(
+    polls: usize,
+    call: F,
+    meanwhile: M,
+) -> (F::Output, M::Output) {
+    let (mut call, mut meanwhile) = (pin!(call), pin!(meanwhile));
+    let early = poll_up_to(polls, call.as_mut()).await;
+    let done = tokio::time::timeout(PATIENCE, meanwhile.as_mut()).await;
+    match (early, done) {
+        (Poll::Ready(answer), Ok(done)) => (answer, done),
+        (Poll::Ready(answer), Err(_)) => (answer, meanwhile.await),
+        (Poll::Pending, Ok(done)) => (call.await, done),
+        (Poll::Pending, Err(_)) => tokio::join!(call, meanwhile),
+    }
 }
 
 /// Polls a future once.

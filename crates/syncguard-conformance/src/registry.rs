@@ -63,6 +63,12 @@ macro_rules! __for_each_case {
                 ids_are_fresh_and_random [I2]
                     "Every lock taken through the helpers has a fresh id of 128 random bits.";
             }
+            patterns {
+                keys_match_themselves_alone [K2 L1 L2 R3]
+                    "A key that is a pattern does not contend with the keys that it matches.";
+                ids_match_themselves_alone [R3 X3 L2]
+                    "An id that is a pattern reaches its own lock alone.";
+            }
             acquire {
                 a_free_key_is_granted_to_the_given_id [A1 L2]
                     "A free key is granted to the id that asked, and everyone sees so.";
@@ -94,6 +100,8 @@ macro_rules! __for_each_case {
                     "A fraction of a millisecond rounds up.";
                 bad_ttls_are_refused [T2]
                     "A TTL of zero or of more than ten years is `InvalidArgument` and uses up no fence.";
+                an_id_that_holds_a_key_is_granted_no_held_one [A2 I3]
+                    "An id that holds a key is granted no other key that somebody else holds.";
             }
             release {
                 it_frees_the_key_at_once [R1]
@@ -126,11 +134,13 @@ macro_rules! __for_each_case {
                     "The remaining time is replaced by the TTL, counted from now; it may be shortened.";
                 a_shortened_lease_ends_early [X1 E2]
                     "A TTL that was shortened is over when it says, not when it would have been.";
+                a_few_milliseconds_are_done [X1 X2]
+                    "An extend by a few milliseconds is done as it is answered.";
                 it_returns_the_stores_expiry [X2]
                     "Extend returns the expiry that the store then shows.";
                 it_changes_the_expiry_alone [X4]
                     "Key, holder, fence and time of acquisition stay as they were.";
-                it_uses_no_fence [X4 F1]
+                it_uses_no_fence [X4 F1 R4]
                     "Extends use up no fence of the key.";
                 it_works_from_any_client [X5 R1]
                     "The lock id alone extends, from any client, and the holder can still release.";
@@ -140,7 +150,7 @@ macro_rules! __for_each_case {
                     "Extending an id that never held anything is `NotHeld`.";
                 it_leaves_a_successor_alone [X3]
                     "Extending a lock that was taken over is `NotHeld` and leaves the successor's as it is.";
-                renewals_keep_others_out [X1 E1]
+                renewals_keep_others_out [X1 E1 L1 L2]
                     "A lease renewed in time outlives its first TTL by far, and can then still be released.";
                 a_holder_learns_that_its_lock_is_gone [X3]
                     "A lock removed behind its holder's back: extend is `NotHeld`, and the guard knows.";
@@ -180,7 +190,7 @@ macro_rules! __for_each_case {
                     "Until it expires a lease is live: all reads say so and nobody else is granted the key.";
                 before_it_a_lease_is_live_to_the_millisecond [E1 T1]
                     "Until the store's own clock reaches the expiry, the key is held to the millisecond.";
-                after_the_tolerance_the_key_is_free [E2 L3]
+                after_the_tolerance_the_key_is_free [E2 L1 L3 A1]
                     "A second after its expiry a lease is dead: reads find nothing, and the key is granted.";
                 after_the_tolerance_a_lease_is_dead_to_the_millisecond [E2 L3 X3 R2]
                     "From expiry + 1000 on, by the store's own clock, a lease is dead to the millisecond.";
@@ -201,6 +211,22 @@ macro_rules! __for_each_case {
                 an_expired_key_has_one_successor [A3 E2 O1]
                     "Of many who find a key expired exactly one is granted it.";
             }
+            boundary {
+                nobody_is_granted_a_key_before_its_lease_ends [E1 X1 A2]
+                    "Nobody else is granted a key before its lease ends, extended or not.";
+                its_holder_is_heard_until_the_end [E1 X1 R1 A5]
+                    "Extend, release and replay succeed up to the end of the lease.";
+            }
+            tolerance {
+                all_operations_agree [E3 L1 L2 L4 A2]
+                    "In the tolerance a lease is live to every operation, or dead to every operation.";
+                an_extend_is_like_any_other [E3 X1 X4]
+                    "An extend in the tolerance counts from now, and changes the expiry alone; or it is `NotHeld`.";
+                a_refusal_uses_no_fence [E3 F4]
+                    "A refusal in the tolerance uses no fence.";
+                a_halted_extend_takes_nothing_from_a_successor [E3 X3 E1]
+                    "An extend that is halted in the tolerance does not succeed beside an acquire by another.";
+            }
             waiting {
                 a_refusal_says_when_the_key_is_free [W1]
                     "When the time that a refusal gives has passed, and not before the lease ends, the key is granted.";
@@ -216,7 +242,7 @@ macro_rules! __for_each_case {
                     "Every key counts for itself: grants of other keys do not move its fences.";
                 fences_outlive_clients [F2]
                     "Fences outlive the clients that drew them.";
-                fences_rise_across_expiries [F1 F2]
+                fences_rise_across_expiries [F1 F2 R4 X4]
                     "Fences go on rising across expiries.";
                 contention_uses_no_fence [F4 A2]
                     "Contended attempts use up no fence of the key.";
@@ -224,6 +250,8 @@ macro_rules! __for_each_case {
                     "Fences are exact up to the greatest, which is granted.";
                 past_the_greatest_fence_nothing_is_granted [F3]
                     "Past the greatest fence an acquire is `Internal` and leaves no lock.";
+                past_the_greatest_fence_no_expired_lock_is_taken_over [F3 F1]
+                    "Past the greatest fence an expired lock is no way in: its fence is not granted again.";
             }
             cancel {
                 an_acquire_dropped_at_any_poll_leaves_no_lock [C1]
@@ -269,6 +297,36 @@ macro_rules! __for_each_case {
                 mixed_operations_give_no_errors [O1 L1 L4]
                     "All operations at once on one key: answers, never errors.";
             }
+            races {
+                a_halted_extend_brings_nothing_back [X3 R1]
+                    "An extend that is halted while its lock is released does not bring it back.";
+                a_halted_extend_leaves_a_successor_alone [X3 E1]
+                    "An extend that is halted while the key passes on leaves the successor's lock as it is.";
+                a_halted_release_leaves_a_successor_alone [R3 R5]
+                    "A release that is halted while the key passes on leaves the successor's lock as it is.";
+                a_halted_release_frees_an_extended_lock [R1 O1]
+                    "A release that is halted while its lock is extended still frees the key.";
+                a_halted_acquire_and_another_are_one_grant [A3 A1 F1]
+                    "An acquire that is halted while another is granted the key is refused, or was first.";
+                a_halted_replay_leaves_a_successor_alone [A5 A2 E1]
+                    "A replay that is halted while the key passes on leaves the successor's lock as it is.";
+                a_halted_lookup_shows_one_lock_whole [L2 L3]
+                    "A lookup that is halted while the key passes on shows one lock whole, or none.";
+                a_halted_lookup_shows_one_expiry [L2 X4]
+                    "A lookup that is halted while the lock is extended shows it before or after.";
+            }
+            upkeep {
+                a_call_after_its_deadline_is_not_sent [D1]
+                    "A call that comes after its deadline is not sent, or it is answered and done.";
+                purging_spares_live_locks_and_fences [P1 E1 F2]
+                    "`purge_expired` deletes no live lock, none in the tolerance, and no fence counter.";
+                purging_stops_at_its_limit [P2]
+                    "`purge_expired` deletes no more than its limit.";
+                closing_a_client_ends_nothing_else [S1]
+                    "A client that is closed leaves its locks and other clients alone, and fails as it should.";
+                thousands_of_locks_are_held_at_once [A1 K2 E1 L2]
+                    "Thousands of locks are held at once: as many as some seconds allow, up to 6,000.";
+            }
             errors {
                 debug_of_values_shows_no_identifier [O2]
                     "`Debug` of guards, leases, grants, answers, infos and clients shows no identifier.";
@@ -278,6 +336,8 @@ macro_rules! __for_each_case {
                     "A wait that ran out says how many attempts it made, on which key, and how long it took.";
                 events_show_no_identifier [O2]
                     "No event or span shows a key or an id, at any level.";
+                events_of_expired_locks_show_no_identifier [O2]
+                    "No event or span shows a key or an id when a lease has expired and the key passes on.";
             }
         }
     };

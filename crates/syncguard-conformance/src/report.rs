@@ -3,7 +3,10 @@
 use std::fmt;
 
 use serde::Serialize;
-use syncguard_core::backend::{Capabilities, FenceToken, clauses};
+use syncguard_core::backend::{Capabilities, Clause, FenceToken, clauses};
+
+use crate::diagnosis::causes;
+use crate::{Cause, Mutants};
 
 /// How a case ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -70,9 +73,16 @@ pub struct Report {
     pub failed: usize,
     /// How many do not apply.
     pub skipped: usize,
+    /// The clauses that this run proves: one of their cases passed, and none failed. In the order of the
+    /// contract.
+    pub proven: Vec<&'static str>,
     /// The clauses that this run does not prove though it asked: one of their cases failed, or all
     /// were skipped. In the order of the contract.
     pub unproven: Vec<&'static str>,
+    /// The clauses that are probably broken, likeliest first; each with the failed cases that it explains.
+    pub causes: Vec<Cause>,
+    /// How strong the run was.
+    pub mutants: Mutants,
     /// Each case, in the order of [`cases`](crate::cases()).
     pub cases: Vec<CaseReport>,
 }
@@ -91,7 +101,12 @@ impl Report {
             passed: count(Status::Passed),
             failed: count(Status::Failed),
             skipped: count(Status::Skipped),
-            unproven: unproven(&cases),
+            proven: judged(&cases, |passed, failed, _| passed && !failed),
+            unproven: judged(&cases, |passed, failed, skipped| {
+                failed || skipped && !passed
+            }),
+            causes: causes(&cases),
+            mutants: Mutants::of(&cases),
             cases,
         }
     }
@@ -109,19 +124,28 @@ impl Report {
     }
 }
 
-fn unproven(cases: &[CaseReport]) -> Vec<&'static str> {
-    let is_unproven = |clause: &&str| {
-        let of_clause = || cases.iter().filter(|case| case.clauses.contains(clause));
-        let any = |status| of_clause().any(|case| case.status == status);
-        any(Status::Failed) || any(Status::Skipped) && !any(Status::Passed)
+/// The clauses of which this holds: whether cases of it passed, failed, were skipped.
+fn judged(cases: &[CaseReport], holds: impl Fn(bool, bool, bool) -> bool) -> Vec<&'static str> {
+    let holds = |clause: &&'static str| {
+        let any = |status| {
+            let of_status = |case: &&CaseReport| case.status == status;
+            let mut of_status = cases.iter().filter(of_status);
+            of_status.any(|case| case.clauses.contains(clause))
+        };
+        holds(
+            any(Status::Passed),
+            any(Status::Failed),
+            any(Status::Skipped),
+        )
     };
     clauses()
         .into_iter()
         .map(|clause| clause.id)
-        .filter(is_unproven)
+        .filter(holds)
         .collect()
 }
 
+/// Each case on a line; then why some failed, by cause; what was skipped; and how strong the run was.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for case in &self.cases {
@@ -133,28 +157,81 @@ impl fmt::Display for Report {
                 case.name,
                 case.clauses.join(" ")
             )?;
-            if let Some(detail) = &case.detail {
-                writeln!(f, "                   {detail}")?;
-            }
         }
+        self.fmt_causes(f)?;
+        self.fmt_skipped(f)?;
         write!(
             f,
-            "{} passed, {} failed, {} skipped",
-            self.passed, self.failed, self.skipped
+            "{} passed, {} failed, {} skipped; {} of {} clauses proven; {} of {} known faults would have \
+             failed it",
+            self.passed,
+            self.failed,
+            self.skipped,
+            self.proven.len(),
+            clauses().len(),
+            self.mutants.caught,
+            self.mutants.known
         )?;
         if !self.unproven.is_empty() {
             f.write_str("\nclauses not proven:")?;
         }
         for clause in clauses() {
             if self.unproven.contains(&clause.id) {
-                let rest = if clause.text.ends_with('.') {
-                    ""
-                } else {
-                    " ..."
-                };
-                write!(f, "\n  {}  {}{rest}", clause.id, clause.text)?;
+                write!(f, "\n  {}", Line(&clause))?;
             }
         }
         Ok(())
+    }
+}
+
+impl Report {
+    fn fmt_causes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.causes.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            f,
+            "\n{} of {} cases failed. The clauses that are probably broken, likeliest first:",
+            self.failed,
+            self.cases.len()
+        )?;
+        for cause in &self.causes {
+            let Cause { clause, text, .. } = *cause;
+            let clause = Clause { id: clause, text };
+            writeln!(f, "\n{}", Line(&clause))?;
+            for name in &cause.cases {
+                let detail = self.case(name).and_then(|case| case.detail.as_deref());
+                writeln!(f, "    {name}: {}", detail.unwrap_or_default())?;
+            }
+        }
+        writeln!(f)
+    }
+
+    fn fmt_skipped(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.skipped == 0 {
+            return Ok(());
+        }
+        writeln!(f, "\nNot run, so not passed:")?;
+        let skipped = |case: &&CaseReport| case.status == Status::Skipped;
+        for case in self.cases.iter().filter(skipped) {
+            let reason = case.detail.as_deref().unwrap_or_default();
+            writeln!(f, "    {}: {reason}", case.name)?;
+        }
+        if !self.mutants.unseen.is_empty() {
+            let unseen = self.mutants.unseen.join("; ");
+            writeln!(f, "  What these would have shown: {unseen}.")?;
+        }
+        writeln!(f)
+    }
+}
+
+/// A clause on a line: its text is the first line of its paragraph.
+struct Line<'a>(&'a Clause);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Clause { id, text } = self.0;
+        let rest = if text.ends_with('.') { "" } else { " ..." };
+        write!(f, "{id}  {text}{rest}")
     }
 }

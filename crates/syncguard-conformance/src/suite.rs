@@ -25,7 +25,8 @@ use crate::{Bench, CaseResult, DEFAULT_CASE_TIMEOUT, Harness, Outcome};
 /// }
 /// ```
 ///
-/// A case that does not apply says so on stderr, whether or not output is captured.
+/// A case that does not apply says so on stderr, whether or not output is captured. With
+/// `SYNCGUARD_CONFORMANCE_SKIPS=deny` in the environment, its test fails.
 #[macro_export]
 macro_rules! suite {
     ($harness:expr $(,)?) => {
@@ -58,6 +59,9 @@ macro_rules! __suite_tests {
     };
 }
 
+/// The variable that says what a skipped case is to a test.
+const SKIPS: &str = "SYNCGUARD_CONFORMANCE_SKIPS";
+
 /// Runs one case on a runtime of its own.
 ///
 /// # Panics
@@ -87,6 +91,8 @@ pub fn __run_test<H, C>(
         Ok(Outcome::Passed) => {}
         // Not by a macro: the test harness would keep that to itself.
         Ok(Outcome::Skipped(reason)) => {
+            let deny = std::env::var_os(SKIPS).is_some_and(|value| value == "deny");
+            assert!(!deny, "{name} was skipped, and {SKIPS} is `deny`: {reason}");
             let _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
         }
         Err(failure) => panic!("{name} [{}]: {failure}", clauses.join(" ")),

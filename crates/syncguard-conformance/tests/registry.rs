@@ -62,6 +62,7 @@ fn the_list_is_what_the_pages_say() {
     for (group, source) in [
         ("acquire", include_str!("../src/cases/acquire.rs")),
         ("auto_extend", include_str!("../src/cases/auto_extend.rs")),
+        ("boundary", include_str!("../src/cases/boundary.rs")),
         ("cancel", include_str!("../src/cases/cancel.rs")),
         ("concurrency", include_str!("../src/cases/concurrency.rs")),
         ("errors", include_str!("../src/cases/errors.rs")),
@@ -70,7 +71,11 @@ fn the_list_is_what_the_pages_say() {
         ("fencing", include_str!("../src/cases/fencing.rs")),
         ("keys", include_str!("../src/cases/keys.rs")),
         ("lookup", include_str!("../src/cases/lookup.rs")),
+        ("patterns", include_str!("../src/cases/patterns.rs")),
+        ("races", include_str!("../src/cases/races.rs")),
         ("release", include_str!("../src/cases/release.rs")),
+        ("tolerance", include_str!("../src/cases/tolerance.rs")),
+        ("upkeep", include_str!("../src/cases/upkeep.rs")),
         ("waiting", include_str!("../src/cases/waiting.rs")),
     ] {
         let mut page: Vec<&str> = Vec::new();

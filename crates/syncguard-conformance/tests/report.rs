@@ -12,7 +12,9 @@ use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, ExtendRequest, Grant, LockBackend, LookupRequest,
     NoFence, ReleaseRequest, TimeAuthority, Watch, WatchRequest, clauses,
 };
-use syncguard_core::{ErrorCode, ExtendResult, LockError, LockInfoDebug, LockKey, ReleaseResult};
+use syncguard_core::{
+    ErrorCode, ExtendResult, Fence, LockError, LockInfoDebug, LockKey, ReleaseResult, hash_key,
+};
 use syncguard_memory::MemoryBackend;
 
 async fn run_some<H: Harness + Default>(part_of_name: &str) -> Report {
@@ -50,12 +52,16 @@ async fn the_json_has_the_published_shape() {
     let mut json: Value = serde_json::to_value(&report).unwrap();
     assert!(json["cases"][0]["ms"].is_u64());
     json["cases"][0]["ms"] = json!(0);
+    let known = json["mutants"]["known"].clone();
+    assert!(known.as_u64().unwrap() >= 150, "{known}");
     assert_eq!(
         json,
         json!({
             "backend": "memory", "supports_fencing": true, "time_authority": "server",
             "suite_version": env!("CARGO_PKG_VERSION"),
-            "passed": 1, "failed": 0, "skipped": 0, "unproven": [],
+            "passed": 1, "failed": 0, "skipped": 0,
+            "proven": ["R2"], "unproven": [], "causes": [],
+            "mutants": {"known": known, "caught": 1, "unseen": []},
             "cases": [{
                 "name": "release::again_it_is_not_held",
                 "clauses": ["R2"],
@@ -127,13 +133,57 @@ async fn a_store_that_cannot_be_reached_fails_every_case() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_ends_with_the_counts_and_the_clauses_left_open() {
     let report = run_some::<Unreachable>("release::again_it_is_not_held").await;
-    let end = "0 passed, 1 failed, 0 skipped\n\
+    let end = "would have failed it\n\
                clauses not proven:\n  \
                R2  If the id holds nothing, it answers `NotHeld`, however often it is called.";
     assert!(report.to_string().ends_with(end), "{report}");
     let report = run_some::<MemoryHarness>("release::again_it_is_not_held").await;
-    let end = "\n1 passed, 0 failed, 0 skipped";
-    assert!(report.to_string().ends_with(end), "{report}");
+    let (page, clauses) = (report.to_string(), clauses().len());
+    let counts = format!("\n1 passed, 0 failed, 0 skipped; 1 of {clauses} clauses proven; ");
+    assert!(
+        page.contains(&counts) && page.ends_with("would have failed it"),
+        "{page}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_says_what_was_not_run_and_what_that_leaves_open() {
+    let report = run_some::<Plain>("fencing::").await;
+    let page = report.to_string();
+    let (_, skipped) = page.split_once("Not run, so not passed:").unwrap();
+    for part in [
+        "fencing::great_fences_are_exact: the harness cannot set a fence counter",
+        "fences in 32 bits",
+        "fences saturate",
+    ] {
+        assert!(skipped.contains(part), "{part}: {page}");
+    }
+    assert!(report.mutants.unseen.contains(&"fences saturate"));
+    assert!(report.mutants.caught > 0, "{report}");
+}
+
+/// A store that keeps no lock fails nearly everything; the cause is one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_run_leads_with_the_clause_that_all_others_rest_on() {
+    let report = run_some::<Forgetful>("acquire::").await;
+    assert!(report.failed > 5, "{report}");
+    assert_eq!(report.causes[0].clause, "A1", "{report}");
+    let explained: usize = report.causes.iter().map(|cause| cause.cases.len()).sum();
+    assert_eq!(explained, report.failed);
+    let page = report.to_string();
+    let (_, causes) = page.split_once("likeliest first:").unwrap();
+    assert!(
+        causes.trim_start().starts_with("A1  On a free key"),
+        "{page}"
+    );
+}
+
+/// One broken clause is one cause, not one for each clause that its cases name.
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_of_one_clause_are_one_cause() {
+    let report = run_some::<Unhashed>("").await;
+    let causes: Vec<_> = report.causes.iter().map(|cause| cause.clause).collect();
+    assert_eq!(causes, ["L5"], "{report}");
 }
 
 /// A clause is proven by what passed, but not beside a case that failed.
@@ -142,6 +192,63 @@ async fn a_clause_is_open_only_while_nothing_proves_it() {
     let report = run_some::<Plain>("fencing::").await;
     assert!(report.skipped > 0 && report.failed == 0, "{report}");
     assert_eq!(report.unproven, ["F3"], "F1 has cases that passed");
+}
+
+/// A store with a fault.
+#[derive(Debug, Clone, Default)]
+struct Faulty<const KEEPS: bool>(MemoryBackend);
+
+type Forgetful = Faulty<false>;
+type Unhashed = Faulty<true>;
+
+impl<const KEEPS: bool> LockBackend for Faulty<KEEPS> {
+    type Fence = Fence;
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    /// The forgetful one does not keep what it grants.
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
+        let (id, deadline) = (*request.id, request.deadline);
+        let answer = self.0.acquire(request).await?;
+        if !KEEPS {
+            let _ = self.0.release(ReleaseRequest::new(&id, deadline)).await?;
+        }
+        Ok(answer)
+    }
+
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
+        self.0.release(request).await
+    }
+
+    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
+        self.0.extend(request).await
+    }
+
+    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
+        self.0.watch(request).await
+    }
+
+    /// The other one hashes the name under which it has the key.
+    async fn lookup_raw(
+        &self,
+        request: LookupRequest<'_>,
+    ) -> Result<Option<LockInfoDebug>, LockError> {
+        let mut found = self.0.lookup_raw(request).await?;
+        if let Some(info) = found.as_mut().filter(|_| KEEPS) {
+            info.key_hash = hash_key("the store's name");
+        }
+        Ok(found)
+    }
+}
+
+impl<const KEEPS: bool> Harness for Faulty<KEEPS> {
+    type Backend = Self;
+
+    async fn connect(&self) -> Result<Self, LockError> {
+        Ok(self.clone())
+    }
 }
 
 #[derive(Default)]

@@ -381,3 +381,37 @@ pub async fn bad_ttls_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
     give_back(&client, &holder.lock_id).await?;
     Ok(Outcome::Passed)
 }
+
+/// An id that holds a key is granted no other key that somebody else holds.
+///
+/// Proves A2, I3. The answer is `Locked`, or `InvalidArgument` for an id in use; neither lock suffers.
+pub async fn an_id_that_holds_a_key_is_granted_no_held_one<H: Harness>(
+    bench: Bench<H>,
+) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (own, foreign) = (bench.key("own")?, bench.key("foreign")?);
+    let id = take(&client, &own, LONG).await?.lock_id;
+    let holder = take(&other, &foreign, LONG).await?.lock_id;
+    let before = [
+        held(&client, &own, &id).await?,
+        held(&other, &foreign, &holder).await?,
+    ];
+    for client in [&client, &other] {
+        match client.acquire(&foreign, &id, ttl(LONG)?).await {
+            Ok(answer) => same("a held key is Locked", answer.is_locked(), true)?,
+            Err(error) => {
+                let expected = ErrorCode::InvalidArgument;
+                same("the code of the refusal", error.code(), expected)?;
+            }
+        }
+        let after = [
+            held(client, &own, &id).await?,
+            held(client, &foreign, &holder).await?,
+        ];
+        same("both locks", &after, &before)?;
+    }
+    give_back(&client, &id).await?;
+    held(&client, &foreign, &holder).await?;
+    give_back(&other, &holder).await?;
+    Ok(Outcome::Passed)
+}

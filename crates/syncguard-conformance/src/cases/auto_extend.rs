@@ -38,6 +38,10 @@ pub async fn a_section_outlives_its_ttl<H: Harness>(bench: Bench<H>) -> CaseResu
             Err(error) if error.code() == ErrorCode::LockLost => {
                 soon_free(&client, &key).await?;
             }
+            // So slow that the lease ended with the section: only a short one may.
+            Ok(receipt) if receipt.overran() && lasting < ms(4_000) => {
+                soon_free(&client, &key).await?;
+            }
             kept => {
                 let receipt = kept?;
                 same("the lock was gone at the end", receipt.overran(), false)?;

@@ -11,8 +11,9 @@ use syncguard_core::{CancellationToken, ErrorCode, Lease, LockError, LockId, Loc
 use tracing::instrument::WithSubscriber as _;
 
 use crate::capture::Capture;
+use crate::clock::dead_at;
 use crate::outcome::{require, same};
-use crate::steps::{LONG, SOON, fails_with, give_back, ms, take, ttl};
+use crate::steps::{LONG, SOON, fails_with, give_back, ms, renew, take, ttl};
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
 /// `Debug` of guards, leases, grants, answers, infos and clients shows no identifier.
@@ -186,6 +187,64 @@ pub async fn events_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
             let attempt = client.locks().try_lock(&key).attempt();
             fails_with("acquire", ErrorCode::Internal, attempt).await?;
         }
+        Ok::<_, Failure>(ids)
+    };
+    let ids = watched.with_subscriber(capture.clone()).await?;
+    let text = capture.text();
+    require(
+        text.contains("watching"),
+        "the subscriber: expected events, saw none",
+    )?;
+    for id in ids {
+        let namespace = bench.namespace();
+        Hidden { namespace, id }.in_text("an event", &text)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// No event or span shows a key or an id when a lease has expired and the key passes on.
+///
+/// Proves O2. The former holder asks in vain, and another takes the key over.
+pub async fn events_of_expired_locks_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let capture = Capture::default();
+    let watched = async {
+        tracing::trace!("watching");
+        let client = bench.client().await?;
+        let locks = client.locks();
+        let mut ids = Vec::new();
+        // Each operation is the first to meet its own expired lock.
+        let keys = bench.keys("secret", 5)?;
+        for key in &keys {
+            let id = take(&client, key, LONG).await?.lock_id;
+            renew(&client, &id, ms(50)).await?;
+            ids.push(id);
+        }
+        let all_dead_at = dead_at(ms(50));
+        // In the tolerance a store takes them for live, or for dead.
+        tokio::time::sleep(ms(60)).await;
+        for overdue in bench.keys("overdue", 3)? {
+            let id = take(&client, &overdue, LONG).await?.lock_id;
+            renew(&client, &id, ms(1)).await?;
+            tokio::time::sleep(ms(10)).await;
+            locks.is_locked(&overdue).await?;
+            locks.get_by_id(id).await?;
+            drop(locks.try_lock(&overdue).ttl(LONG).await?);
+            let _ = locks.extend(id, LONG).await?;
+            let _ = locks.release(id).await?;
+            ids.push(id);
+        }
+        tokio::time::sleep_until(all_dead_at.into()).await;
+        locks.is_locked(&keys[0]).await?;
+        locks.get_by_id(ids[1]).await?;
+        let _ = locks.extend(ids[2], LONG).await?;
+        let _ = locks.release(ids[3]).await?;
+        for key in &keys {
+            let guard = locks.try_lock(key).ttl(LONG).await?;
+            let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
+            ids.push(*guard.lock_id());
+            let _ = guard.release().await?;
+        }
+        client.purge_expired(10).await?;
         Ok::<_, Failure>(ids)
     };
     let ids = watched.with_subscriber(capture.clone()).await?;

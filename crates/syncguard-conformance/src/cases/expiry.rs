@@ -8,7 +8,7 @@ use std::time::Instant;
 use syncguard_core::backend::{AcquireResult, LockBackend, Lookup, TIME_TOLERANCE_MS};
 use syncguard_core::{LockId, LockKey};
 
-use crate::clock::{Brief, LIFETIMES, StoreClock, take_briefly, too_slow};
+use crate::clock::{Brief, LIFETIMES, StoreClock, counted_between, take_briefly, too_slow};
 use crate::outcome::{require, same, step};
 use crate::steps::{
     LONG, fence_of, free, give_back, held, join, ms, not_released, not_renewed, refused, renew,
@@ -85,7 +85,7 @@ pub async fn before_it_a_lease_is_live_to_the_millisecond<H: Harness>(
 
 /// A second after its expiry a lease is dead: reads find nothing, and the key is granted.
 ///
-/// Proves E2, L3.
+/// Proves E2, L1, L3, A1.
 pub async fn after_the_tolerance_the_key_is_free<H: Harness>(bench: Bench<H>) -> CaseResult {
     let clients = bench.clients(2).await?;
     let keys = bench.keys("dead", 4)?;
@@ -126,7 +126,8 @@ pub async fn after_the_tolerance_the_key_is_free<H: Harness>(bench: Bench<H>) ->
 pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
-    const ROUNDS: usize = 8;
+    const ROUNDS: usize = 16;
+    const PATIENCE: usize = 3;
     const EACH: usize = 4;
     let client = bench.client().await?;
     let clock = StoreClock::new(&bench).await?;
@@ -140,7 +141,7 @@ pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
             true => without_progress + 1,
             false => 0,
         };
-        if undecided.is_empty() || without_progress == 2 {
+        if undecided.is_empty() || without_progress == PATIENCE {
             break;
         }
     }
@@ -296,11 +297,13 @@ pub async fn a_replay_after_expiry_is_a_new_grant<H: Harness>(bench: Bench<H>) -
 /// Proves A6, X1, E2. No lease is born dead for having waited.
 pub async fn the_next_lease_is_whole<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
+    let clock = StoreClock::new(&bench).await?;
     let (key, id) = (bench.key("awaited")?, LockId::generate()?);
     let lease = take_briefly(&client, &key).await?;
-    let next = loop {
+    let (next, before_ms) = loop {
+        let before_ms = clock.now_ms().await?;
         match other.acquire(&key, &id, ttl(LONG)?).await? {
-            AcquireResult::Acquired(grant) => break grant,
+            AcquireResult::Acquired(grant) => break (grant, before_ms),
             AcquireResult::Locked { .. } => tokio::time::sleep(ms(20)).await,
         }
         // It ends: the lease is dead before long, and the case has a timeout.
@@ -313,6 +316,9 @@ pub async fn the_next_lease_is_whole<H: Harness>(bench: Bench<H>) -> CaseResult 
             lease.grant.expires_at_ms
         ),
     )?;
+    let times = (before_ms, clock.now_ms().await?);
+    counted_between("a grant", next.expires_at_ms, LONG, times)?;
+    clock.stop().await?;
     for _ in 0..5 {
         renew(&other, &id, LONG).await?;
     }

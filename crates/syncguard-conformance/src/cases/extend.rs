@@ -72,6 +72,35 @@ pub async fn a_shortened_lease_ends_early<H: Harness>(bench: Bench<H>) -> CaseRe
     Ok(Outcome::Passed)
 }
 
+/// An extend by a few milliseconds is done as it is answered.
+///
+/// Proves X1, X2. The lock shows that expiry, or has already expired by it.
+pub async fn a_few_milliseconds_are_done<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let clock = StoreClock::new(&bench).await?;
+    for millis in [1, 2, 3, 5, 10, 20] {
+        let key = bench.key(&format!("brief:{millis}"))?;
+        let grant = take(&client, &key, LONG).await?;
+        let before_ms = clock.now_ms().await?;
+        let expires_at_ms = renew(&client, &grant.lock_id, ms(millis)).await?;
+        let found = client.lookup_raw(Lookup::Key(&key)).await?;
+        let after_ms = clock.now_ms().await?;
+        let times = (before_ms, after_ms);
+        counted_between("an extend", expires_at_ms, ms(millis), times)?;
+        match found {
+            Some(info) => same("the expiry at the store", info.expires_at_ms, expires_at_ms)?,
+            None => require(
+                after_ms >= expires_at_ms,
+                format_args!("the lock until {expires_at_ms}: expected it, saw None at {after_ms}"),
+            )?,
+        }
+        tokio::time::sleep_until(dead_at(ms(millis)).into()).await;
+        free(&client, &key).await?;
+    }
+    clock.stop().await?;
+    Ok(Outcome::Passed)
+}
+
 /// Extend returns the expiry that the store then shows.
 ///
 /// Proves X2. To the millisecond, from any client, time after time.
@@ -111,7 +140,7 @@ pub async fn it_changes_the_expiry_alone<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// Extends use up no fence of the key.
 ///
-/// Proves X4, F1.
+/// Proves X4, F1, R4. Nor does the release of an extended lock.
 pub async fn it_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -216,7 +245,7 @@ pub async fn it_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// A lease renewed in time outlives its first TTL by far, and can then still be released.
 ///
-/// Proves X1, E1. The index by lock id lives as long as the lock does.
+/// Proves X1, E1, L1, L2. The index by lock id lives as long as the lock does.
 pub async fn renewals_keep_others_out<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("renewed")?;

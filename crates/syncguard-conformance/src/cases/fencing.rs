@@ -3,11 +3,11 @@
 use syncguard_core::backend::{FENCE_MAX, FENCE_WARN, FenceToken as _, Lookup};
 use syncguard_core::{ErrorCode, Fence, LockId};
 
-use crate::clock::take_briefly;
+use crate::clock::{dead_at, take_briefly};
 use crate::outcome::same;
 use crate::steps::{
-    LONG, fails_with, fence_of, fence_step, free, give_back, held, holds_nothing, next_fence,
-    refused, rise, take, take_as, ttl,
+    LONG, fails_with, fence_of, fence_step, free, give_back, held, holds_nothing, ms, next_fence,
+    refused, renew, rise, take, take_as, ttl,
 };
 use crate::{Bench, CaseResult, Harness, Outcome};
 
@@ -83,7 +83,8 @@ pub async fn fences_outlive_clients<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// Fences go on rising across expiries.
 ///
-/// Proves F1, F2. A dead lock's removal does not take the counter with it.
+/// Proves F1, F2, R4, X4. Neither a dead lock's removal takes the counter with it, nor a release or an extend
+/// that finds it dead.
 pub async fn fences_rise_across_expiries<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -97,6 +98,7 @@ pub async fn fences_rise_across_expiries<H: Harness>(bench: Bench<H>) -> CaseRes
         fence = fence_of(&lease.grant);
         lease.end().await;
         free(client, &key).await?;
+        holds_nothing(client, &lease.grant.lock_id).await?;
     }
     rise(fence, next_fence(&client, &key).await?)?;
     Ok(Outcome::Passed)
@@ -104,7 +106,7 @@ pub async fn fences_rise_across_expiries<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// Contended attempts use up no fence of the key.
 ///
-/// Proves F4, A2. Nor do replays by the holder.
+/// Proves F4, A2. Nor do replays by the holder. Extended or not.
 pub async fn contention_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -117,6 +119,7 @@ pub async fn contention_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult
         refused(&client, &key).await?;
         refused(&other, &key).await?;
         take_as(&other, &key, &id, LONG).await?;
+        renew(&other, &id, LONG).await?;
     }
     let info = held(&other, &key, &id).await?;
     same(
@@ -209,5 +212,34 @@ pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench
     let elsewhere = bench.key("fresh")?;
     take_as(&client, &elsewhere, &id, LONG).await?;
     give_back(&client, &id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Past the greatest fence an expired lock is no way in: its fence is not granted again.
+///
+/// Proves F3, F1. To nobody, its former holder included.
+pub async fn past_the_greatest_fence_no_expired_lock_is_taken_over<H: Harness>(
+    bench: Bench<H>,
+) -> CaseResult {
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (key, id) = (bench.key("exhausted")?, LockId::generate()?);
+    let harness = bench.harness();
+    if !harness.set_fence_counter(&key, FENCE_MAX - 1).await? {
+        return Ok(Outcome::NO_COUNTER);
+    }
+    let last = take(&client, &key, LONG).await?;
+    same("the last fence", fence_of(&last), Some(FENCE_MAX))?;
+    renew(&client, &last.lock_id, ms(50)).await?;
+    tokio::time::sleep_until(dead_at(ms(50)).into()).await;
+    for id in [&id, &last.lock_id, &id] {
+        let attempt = other.acquire(&key, id, ttl(LONG)?);
+        let what = "acquire past the greatest fence";
+        fails_with(what, ErrorCode::Internal, attempt).await?;
+        free(&client, &key).await?;
+        holds_nothing(&client, id).await?;
+    }
     Ok(Outcome::Passed)
 }

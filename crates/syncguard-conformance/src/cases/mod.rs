@@ -11,6 +11,7 @@
 
 pub mod acquire;
 pub mod auto_extend;
+pub mod boundary;
 pub mod cancel;
 pub mod concurrency;
 pub mod errors;
@@ -19,5 +20,9 @@ pub mod extend;
 pub mod fencing;
 pub mod keys;
 pub mod lookup;
+pub mod patterns;
+pub mod races;
 pub mod release;
+pub mod tolerance;
+pub mod upkeep;
 pub mod waiting;

@@ -9,10 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::BoxFuture;
 use syncguard_conformance::Harness;
 use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, IsLockedRequest, LockBackend,
-    Lookup, LookupRequest, ReleaseRequest, Watch, WatchRequest,
+    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
+    LockBackend, Lookup, LookupRequest, PurgeRequest, ReleaseRequest, Watch, WatchRequest,
 };
-use syncguard_core::{ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey};
+use syncguard_core::{ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey};
 use syncguard_core::{ReleaseResult, Ttl};
 use syncguard_memory::MemoryBackend;
 use tokio::time::Instant;
@@ -67,6 +67,11 @@ impl Memory {
         self.0.watch(WatchRequest::new(key, Instant::now())).await
     }
 
+    pub(crate) async fn purge_expired(&self, limit: u32) -> Answer<u64> {
+        let request = PurgeRequest::new(limit, Instant::now());
+        self.0.purge_expired(request).await
+    }
+
     pub(crate) fn set_fence_counter(&self, key: &LockKey, counter: u64) {
         self.0.set_fence_counter(key, counter);
     }
@@ -84,6 +89,9 @@ pub(crate) struct Store {
 pub(crate) struct Row {
     pub(crate) info: LockInfoDebug,
     pub(crate) released: bool,
+    pub(crate) extended: bool,
+    /// Its expiry before any extend.
+    pub(crate) first_expiry_ms: i64,
 }
 
 impl Store {
@@ -112,6 +120,20 @@ impl Store {
     /// The last grant of an id, held or not.
     pub(crate) fn row_of(&self, id: &LockId) -> Option<Row> {
         self.rows.lock().unwrap().get(id).cloned()
+    }
+
+    /// The row of whoever holds the key now.
+    pub(crate) async fn row_on(&self, key: &LockKey) -> Option<Row> {
+        let holder = self.holder(key).await?;
+        self.row_of(&holder.lock_id)
+    }
+
+    /// The row of a lease on the key that has expired, while nobody holds it.
+    pub(crate) async fn expired_on(&self, key: &LockKey) -> Option<LockInfoDebug> {
+        if self.holder(key).await.is_some() {
+            return None;
+        }
+        self.unreleased_on(key)
     }
 
     /// The key that was last granted to this id, held or not.
@@ -198,6 +220,27 @@ pub(crate) trait Fault: Debug + Clone + Default + Send + Sync + 'static {
     ) -> impl Future<Output = Answer<Option<Watch>>> + Send {
         store.memory.watch(key)
     }
+
+    /// An acquire whose deadline has passed.
+    fn acquire_late(
+        &self,
+        _: &Store,
+        _: Ask<'_>,
+    ) -> impl Future<Output = Answer<AcquireResult>> + Send {
+        std::future::ready(Err(past_deadline()))
+    }
+
+    fn purge_expired(&self, store: &Store, limit: u32) -> impl Future<Output = Answer<u64>> + Send {
+        store.memory.purge_expired(limit)
+    }
+
+    fn close(&self, _: &Store) -> impl Future<Output = Answer<()>> + Send {
+        std::future::ready(Ok(()))
+    }
+}
+
+pub(crate) fn past_deadline() -> LockError {
+    LockError::new(ErrorCode::NetworkTimeout, "the deadline has passed")
 }
 
 /// No fault.
@@ -235,6 +278,13 @@ trait ErasedFault: Debug + Send + Sync {
         store: &'a Store,
         key: &'a LockKey,
     ) -> BoxFuture<'a, Answer<Option<Watch>>>;
+    fn acquire_late<'a>(
+        &'a self,
+        store: &'a Store,
+        ask: Ask<'a>,
+    ) -> BoxFuture<'a, Answer<AcquireResult>>;
+    fn purge_expired<'a>(&'a self, store: &'a Store, limit: u32) -> BoxFuture<'a, Answer<u64>>;
+    fn close<'a>(&'a self, store: &'a Store) -> BoxFuture<'a, Answer<()>>;
 }
 
 impl<F: Fault> ErasedFault for F {
@@ -282,6 +332,22 @@ impl<F: Fault> ErasedFault for F {
     ) -> BoxFuture<'a, Answer<Option<Watch>>> {
         Box::pin(Fault::watch(self, store, key))
     }
+
+    fn acquire_late<'a>(
+        &'a self,
+        store: &'a Store,
+        ask: Ask<'a>,
+    ) -> BoxFuture<'a, Answer<AcquireResult>> {
+        Box::pin(Fault::acquire_late(self, store, ask))
+    }
+
+    fn purge_expired<'a>(&'a self, store: &'a Store, limit: u32) -> BoxFuture<'a, Answer<u64>> {
+        Box::pin(Fault::purge_expired(self, store, limit))
+    }
+
+    fn close<'a>(&'a self, store: &'a Store) -> BoxFuture<'a, Answer<()>> {
+        Box::pin(Fault::close(self, store))
+    }
 }
 
 #[derive(Debug)]
@@ -298,19 +364,37 @@ impl LockBackend for Broken {
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Answer<AcquireResult> {
-        let AcquireRequest { key, id, ttl, .. } = request;
-        let answer = self
-            .fault
-            .acquire(&self.store, Ask { key, id, ttl })
-            .await?;
+        let AcquireRequest {
+            key,
+            id,
+            ttl,
+            deadline,
+            ..
+        } = request;
+        let ask = Ask { key, id, ttl };
+        if deadline <= Instant::now() {
+            return self.fault.acquire_late(&self.store, ask).await;
+        }
+        let answer = self.fault.acquire(&self.store, ask).await?;
         if let AcquireResult::Acquired(grant) = &answer {
             let acquired_at_ms = grant.expires_at_ms - ttl.as_millis();
             let key = key.clone();
             let info =
                 LockInfoDebug::new(key, *id, grant.expires_at_ms, acquired_at_ms, grant.fence);
-            let released = false;
+            let row = Row {
+                info,
+                released: false,
+                extended: false,
+                first_expiry_ms: grant.expires_at_ms,
+            };
+            // A replay is no new row.
             let mut rows = self.store.rows.lock().unwrap();
-            rows.insert(*id, Row { info, released });
+            let known = rows.get(id).is_some_and(|row| {
+                !row.released && row.info.key == *ask.key && row.info.fence == grant.fence
+            });
+            if !known {
+                rows.insert(*id, row);
+            }
         }
         Ok(answer)
     }
@@ -330,6 +414,7 @@ impl LockBackend for Broken {
         let mut rows = self.store.rows.lock().unwrap();
         if let (Some(row), Some(expires_at_ms)) = (rows.get_mut(id), answer.expires_at_ms()) {
             row.info.expires_at_ms = expires_at_ms;
+            row.extended = true;
         }
         Ok(answer)
     }
@@ -344,6 +429,14 @@ impl LockBackend for Broken {
 
     async fn watch(&self, request: WatchRequest<'_>) -> Answer<Option<Watch>> {
         self.fault.watch(&self.store, request.key).await
+    }
+
+    async fn purge_expired(&self, request: PurgeRequest) -> Answer<u64> {
+        self.fault.purge_expired(&self.store, request.limit).await
+    }
+
+    async fn close(&self, _: CloseRequest) -> Answer<()> {
+        self.fault.close(&self.store).await
     }
 }
 

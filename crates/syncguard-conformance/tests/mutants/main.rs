@@ -7,17 +7,22 @@
 
 mod broken;
 mod on_acquire;
+mod on_boundary;
 mod on_clients;
 mod on_extend;
 mod on_fences;
 mod on_keys;
+mod on_patterns;
 mod on_races;
 mod on_reads;
 mod on_release;
 mod on_replay;
 mod on_time;
+mod on_tolerance;
+mod on_upkeep;
 mod on_waiting;
 mod on_words;
+mod table;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,13 +36,13 @@ use on_keys::{
     Compatible, CutAt200, Dots, Fold, Length, Printable, Quotes, Refuses, Spoilt, Tag, Trim,
 };
 
-/// Name, clause, case.
-type Mutant = (&'static str, &'static str, &'static str);
+/// Name, clause, kind of fault, case.
+type Mutant = (&'static str, &'static str, &'static str, &'static str);
 
 macro_rules! mutants {
-    ($($test:ident: $fault:ty, $clause:ident, $case:literal;)+) => {
+    ($($test:ident: $fault:ty, $clause:ident, $kind:ident, $case:literal;)+) => {
         const MUTANTS: &[Mutant] = &[
-            $((stringify!($test), stringify!($clause), $case)),+
+            $((stringify!($test), stringify!($clause), stringify!($kind), $case)),+
         ];
 
         $(
@@ -50,120 +55,203 @@ macro_rules! mutants {
 }
 
 mutants! {
-    keys_are_folded: Spoilt<Fold>, K2, "keys::near_identical_keys_do_not_contend";
-    keys_are_trimmed: Spoilt<Trim>, K2, "keys::near_identical_keys_do_not_contend";
-    keys_are_normalized_by_compatibility: Spoilt<Compatible>, K2, "keys::near_identical_keys_do_not_contend";
-    keys_count_by_their_tag_alone: Spoilt<Tag>, K2, "keys::near_identical_keys_do_not_contend";
-    keys_lose_control_characters: Spoilt<Printable>, K2, "keys::any_characters_never_contend";
-    keys_with_quotes_are_refused: Refuses<Quotes>, K2, "keys::any_characters_work_in_every_operation";
-    keys_of_dots_are_refused: Refuses<Dots>, K2, "keys::dots_alone_are_keys";
-    keys_share_a_space_with_the_index: on_keys::ShareTheIndex, K2, "keys::keys_that_imitate_internal_names_do_no_harm";
-    fences_count_per_store: on_fences::PerStore, K3, "fencing::every_key_counts_for_itself";
-    fence_names_are_folded: Shared<Fold>, K3, "keys::near_identical_keys_have_their_own_fences";
-    fence_names_are_cut: Shared<CutAt200>, K3, "keys::long_keys_have_their_own_fences";
-    long_keys_are_cut: Spoilt<CutAt200>, K4, "keys::long_keys_are_not_cut";
-    long_keys_are_refused: Refuses<Length>, K4, "keys::the_longest_keys_work";
-    long_keys_are_read_unshortened: on_keys::ReadUnshortened, K4, "keys::the_longest_keys_work";
+    keys_are_folded: Spoilt<Fold>, K2, wrong_key, "keys::near_identical_keys_do_not_contend";
+    keys_are_trimmed: Spoilt<Trim>, K2, by_one, "keys::near_identical_keys_do_not_contend";
+    keys_are_normalized_by_compatibility: Spoilt<Compatible>, K2, wrong_key, "keys::near_identical_keys_do_not_contend";
+    keys_count_by_their_tag_alone: Spoilt<Tag>, K2, wrong_key, "keys::near_identical_keys_do_not_contend";
+    keys_lose_control_characters: Spoilt<Printable>, K2, by_one, "keys::any_characters_never_contend";
+    keys_with_quotes_are_refused: Refuses<Quotes>, K2, lost, "keys::any_characters_work_in_every_operation";
+    keys_of_dots_are_refused: Refuses<Dots>, K2, lost, "keys::dots_alone_are_keys";
+    keys_share_a_space_with_the_index: on_keys::ShareTheIndex, K2, wrong_owner, "keys::keys_that_imitate_internal_names_do_no_harm";
+    keys_are_matched_by_like: on_patterns::KeysMatch<false>, K2, wrong_key, "patterns::keys_match_themselves_alone";
+    keys_are_matched_as_globs: on_patterns::KeysMatch<true>, K2, wrong_key, "patterns::keys_match_themselves_alone";
+    is_locked_matches_by_like: on_patterns::IsLockedMatches, K2, wrong_key, "patterns::keys_match_themselves_alone";
+    a_store_forgets_the_oldest: on_upkeep::ForgetsTheOldest, K2, lost, "upkeep::thousands_of_locks_are_held_at_once";
+    fences_count_per_store: on_fences::PerStore, K3, wrong_key, "fencing::every_key_counts_for_itself";
+    fence_names_are_folded: Shared<Fold>, K3, wrong_key, "keys::near_identical_keys_have_their_own_fences";
+    fence_names_are_cut: Shared<CutAt200>, K3, by_one, "keys::long_keys_have_their_own_fences";
+    long_keys_are_cut: Spoilt<CutAt200>, K4, by_one, "keys::long_keys_are_not_cut";
+    long_keys_are_refused: Refuses<Length>, K4, lost, "keys::the_longest_keys_work";
+    long_keys_are_read_unshortened: on_keys::ReadUnshortened, K4, wrong_key, "keys::the_longest_keys_work";
 
-    ids_are_kept_with_all_their_keys: on_release::FreesEveryKeyOfTheId, I3, "keys::one_id_on_two_keys_harms_nobody_else";
-    ids_move_their_lock: on_acquire::MovesTheLock, I3, "keys::one_id_on_two_keys_harms_nobody_else";
+    ids_are_kept_with_all_their_keys: on_release::FreesEveryKeyOfTheId, I3, wrong_key, "keys::one_id_on_two_keys_harms_nobody_else";
+    ids_move_their_lock: on_acquire::MovesTheLock, I3, lost, "keys::one_id_on_two_keys_harms_nobody_else";
+    ids_take_what_others_hold: on_acquire::GrantsWhatOthersHold, I3, wrong_owner, "acquire::an_id_that_holds_a_key_is_granted_no_held_one";
 
-    ttl_in_seconds: on_time::TtlInSeconds, T1, "acquire::ttls_are_exact";
-    ttl_in_32_bits: on_time::TtlIn32Bits, T1, "acquire::ttls_are_exact";
-    ttl_has_a_minimum: on_time::TtlHasAMinimum, T1, "acquire::the_shortest_ttls_are_granted";
+    ttl_in_seconds: on_time::TtlInSeconds, T1, early, "acquire::ttls_are_exact";
+    ttl_in_32_bits: on_time::TtlIn32Bits, T1, lost, "acquire::ttls_are_exact";
+    ttl_has_a_minimum: on_time::TtlHasAMinimum, T1, late, "acquire::the_shortest_ttls_are_granted";
+    ttl_is_a_millisecond_short: on_time::TtlIsOneShort, T1, by_one, "acquire::ttls_are_exact";
+    extend_counts_in_seconds: on_time::ExtendTtlInSeconds, T1, after_extend, "extend::it_replaces_the_remaining_time";
 
-    acquire_grants_another_id: on_acquire::GrantsAnotherId, A1, "acquire::a_free_key_is_granted_to_the_given_id";
-    acquire_steals: on_acquire::Steals, A2, "acquire::a_held_key_is_locked_for_everyone_else";
-    contention_moves_the_ttl: on_acquire::ContentionMovesTtl, A2, "acquire::contention_changes_nothing";
-    acquire_indexes_losers: on_acquire::IndexesLosers, A2, "acquire::a_loser_leaves_no_trace";
-    acquire_is_not_atomic: on_races::LooksThenTakes, A3, "concurrency::of_many_exactly_one_is_granted";
-    acquire_of_a_new_key_is_not_atomic: on_races::InsertsUnguarded, A3, "concurrency::of_many_exactly_one_is_granted_a_new_key";
-    acquire_of_an_expired_key_is_not_atomic: on_races::TakesOverUnguarded, A3, "expiry::an_expired_key_has_one_successor";
-    acquire_waits_for_the_holder: on_acquire::Waits, A4, "acquire::it_never_waits_for_the_holder";
-    acquire_lies_in_wait: on_acquire::LiesInWait, A4, "acquire::a_refusal_is_final";
-    replay_is_refused: on_replay::IsRefused, A5, "acquire::replay_gives_the_same_grant";
-    replay_is_granted_anew: on_replay::IsGrantedAnew, A5, "acquire::replay_gives_the_same_grant";
-    replay_extends: on_replay::Extends, A5, "acquire::replay_moves_no_ttl";
-    replay_forgets_extensions: on_replay::ForgetsExtensions, A5, "acquire::replay_after_an_extend_keeps_the_extension";
-    replay_is_answered_from_memory: on_replay::IsAnsweredFromMemory, A5, "acquire::replay_after_release_is_a_new_grant";
-    replay_ousts_the_successor: on_replay::OustsTheSuccessor, A5, "acquire::replay_does_not_oust_a_successor";
-    expiry_is_a_second_late: on_time::ExpiryIsLate, A6, "acquire::ttls_are_exact";
-    expiry_is_timed_before_the_wait: on_races::TimedBeforeTheWait, A6, "concurrency::grants_are_timed_after_any_wait";
-    expiry_is_timed_before_a_short_wait: on_races::TimedBeforeAShortWait, A6, "concurrency::grants_are_timed_after_any_wait";
+    acquire_grants_another_id: on_acquire::GrantsAnotherId, A1, wrong_owner, "acquire::a_free_key_is_granted_to_the_given_id";
+    a_grant_is_not_kept: on_acquire::GrantIsNotKept, A1, lost, "acquire::a_free_key_is_granted_to_the_given_id";
+    a_grant_is_kept_later: on_acquire::GrantIsKeptLater, A1, late, "acquire::a_free_key_is_granted_to_the_given_id";
+    acquire_grants_another_key: on_acquire::GrantsAnotherKey, A1, wrong_key, "acquire::a_free_key_is_granted_to_the_given_id";
+    a_take_over_keeps_the_former_id: on_acquire::TakeOverKeepsTheFormerId, A1, after_expiry, "expiry::after_the_tolerance_the_key_is_free";
+    a_store_is_full_at_some_hundreds: on_upkeep::IsFull, A1, lost, "upkeep::thousands_of_locks_are_held_at_once";
+    acquire_steals: on_acquire::Steals, A2, wrong_owner, "acquire::a_held_key_is_locked_for_everyone_else";
+    acquire_steals_the_extended: on_acquire::StealsTheExtended, A2, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
+    refusal_releases: on_acquire::RefusalReleases, A2, lost, "acquire::contention_changes_nothing";
+    refusal_shortens_by_a_millisecond: on_acquire::RefusalShortens, A2, by_one, "acquire::contention_changes_nothing";
+    contention_moves_the_ttl: on_acquire::ContentionMovesTtl, A2, late, "acquire::contention_changes_nothing";
+    refusal_removes_in_the_tolerance: on_tolerance::RefusalRemoves, A2, in_tolerance, "tolerance::all_operations_agree";
+    acquire_indexes_losers: on_acquire::IndexesLosers, A2, doubled, "acquire::a_loser_leaves_no_trace";
+    acquire_is_not_atomic: on_races::LooksThenTakes, A3, raced, "concurrency::of_many_exactly_one_is_granted";
+    acquire_of_a_new_key_is_not_atomic: on_races::InsertsUnguarded, A3, doubled, "concurrency::of_many_exactly_one_is_granted_a_new_key";
+    acquire_of_an_expired_key_is_not_atomic: on_races::TakesOverUnguarded, A3, after_expiry, "expiry::an_expired_key_has_one_successor";
+    acquire_waits_for_the_holder: on_acquire::Waits, A4, late, "acquire::it_never_waits_for_the_holder";
+    acquire_lies_in_wait: on_acquire::LiesInWait, A4, doubled, "acquire::a_refusal_is_final";
+    replay_is_refused: on_replay::IsRefused, A5, lost, "acquire::replay_gives_the_same_grant";
+    replay_is_granted_anew: on_replay::IsGrantedAnew, A5, doubled, "acquire::replay_gives_the_same_grant";
+    replay_extends: on_replay::Extends, A5, late, "acquire::replay_moves_no_ttl";
+    replay_forgets_extensions: on_replay::ForgetsExtensions, A5, after_extend, "acquire::replay_after_an_extend_keeps_the_extension";
+    replay_is_answered_from_memory: on_replay::IsAnsweredFromMemory, A5, wrong_key, "acquire::replay_after_release_is_a_new_grant";
+    replay_ousts_the_successor: on_replay::OustsTheSuccessor, A5, wrong_owner, "acquire::replay_does_not_oust_a_successor";
+    replay_revives_the_expired: on_replay::RevivesTheExpired, A5, after_expiry, "expiry::a_replay_after_expiry_is_a_new_grant";
+    replay_is_a_millisecond_off: on_replay::IsOffByOne, A5, by_one, "acquire::replay_gives_the_same_grant";
+    replay_restores_what_was_released: on_races::ReplayRestores, A5, raced, "races::a_halted_replay_leaves_a_successor_alone";
+    replay_gives_up_before_the_end: on_boundary::ReplayGivesUpBefore, A5, early, "boundary::its_holder_is_heard_until_the_end";
+    expiry_is_a_second_late: on_time::ExpiryIsLate, A6, late, "acquire::ttls_are_exact";
+    expiry_is_a_millisecond_late: on_time::ExpiryIsOneLate, A6, by_one, "acquire::ttls_are_exact";
+    a_take_over_counts_from_the_old_expiry: on_time::TakeOverCountsFromTheOldExpiry, A6, after_expiry, "expiry::the_next_lease_is_whole";
+    expiry_is_timed_before_the_wait: on_races::TimedBeforeTheWait, A6, early, "concurrency::grants_are_timed_after_any_wait";
+    expiry_is_timed_before_a_short_wait: on_races::TimedBeforeAShortWait, A6, raced, "concurrency::grants_are_timed_after_any_wait";
 
-    release_is_lazy: on_release::IsLazy, R1, "release::it_frees_the_key_at_once";
-    release_works_from_its_client_alone: on_clients::ReleasesItsOwn, R1, "release::it_works_from_any_client";
-    release_is_released_twice: on_release::Twice, R2, "release::again_it_is_not_held";
-    release_succeeds_on_the_expired: on_time::ReleasesTheExpired, R2, "expiry::an_expired_lock_is_not_released";
-    release_ignores_the_owner: on_release::IgnoresOwner, R3, "release::it_leaves_a_successor_alone";
-    release_folds_ids: on_release::FoldsIds, R3, "keys::ids_are_taken_to_the_letter";
-    release_frees_all_of_the_client: on_release::FreesAll, R3, "release::it_leaves_other_locks_alone";
-    release_checks_then_removes: on_races::ReleaseRemovesByKey, R3, "release::releases_in_flight_never_free_a_successor";
-    release_resets_the_fence: on_release::ResetsFence, R4, "release::it_leaves_the_fence_counter_alone";
-    release_of_nothing_burns_fences: on_release::BurnsFence, R4, "release::it_leaves_the_fence_counter_alone";
-    release_counts_twice: on_races::ReleaseCountsTwice, R5, "release::of_concurrent_releases_one_succeeds";
+    release_is_lazy: on_release::IsLazy, R1, late, "release::it_frees_the_key_at_once";
+    release_works_from_its_client_alone: on_clients::ReleasesItsOwn, R1, wrong_owner, "release::it_works_from_any_client";
+    release_does_nothing: on_release::DoesNothing, R1, lost, "release::it_frees_the_key_at_once";
+    release_forgets_the_extended: on_release::ForgetsTheExtended, R1, after_extend, "extend::it_works_from_any_client";
+    release_gives_up_before_the_end: on_boundary::ReleaseGivesUpBefore, R1, early, "boundary::its_holder_is_heard_until_the_end";
+    release_loses_to_an_extend: on_races::ReleaseLosesToAnExtend, R1, raced, "races::a_halted_release_frees_an_extended_lock";
+    release_is_released_twice: on_release::Twice, R2, doubled, "release::again_it_is_not_held";
+    release_succeeds_on_the_expired: on_time::ReleasesTheExpired, R2, after_expiry, "expiry::an_expired_lock_is_not_released";
+    release_ignores_the_owner: on_release::IgnoresOwner, R3, wrong_owner, "release::it_leaves_a_successor_alone";
+    release_folds_ids: on_release::FoldsIds, R3, by_one, "keys::ids_are_taken_to_the_letter";
+    release_frees_all_of_the_client: on_release::FreesAll, R3, wrong_key, "release::it_leaves_other_locks_alone";
+    release_checks_then_removes: on_races::ReleaseRemovesByKey, R3, raced, "release::releases_in_flight_never_free_a_successor";
+    release_removes_in_the_next_step: on_races::ReleaseRemovesTheSuccessor, R3, raced, "races::a_halted_release_leaves_a_successor_alone";
+    release_matches_ids_by_like: on_patterns::ReleaseMatches, R3, wrong_owner, "patterns::ids_match_themselves_alone";
+    release_frees_the_successor_of_the_expired: on_release::FreesTheSuccessorOfTheExpired, R3, after_expiry, "expiry::an_overrun_holder_does_no_harm";
+    release_resets_the_fence: on_release::ResetsFence, R4, lost, "release::it_leaves_the_fence_counter_alone";
+    release_of_nothing_burns_fences: on_release::BurnsFence, R4, doubled, "release::it_leaves_the_fence_counter_alone";
+    release_of_the_extended_resets_the_fence: on_release::ResetsTheFenceOf<true>, R4, after_extend, "extend::it_uses_no_fence";
+    release_of_the_expired_resets_the_fence: on_release::ResetsTheFenceOf<false>, R4, after_expiry, "fencing::fences_rise_across_expiries";
+    release_counts_twice: on_races::ReleaseCountsTwice, R5, raced, "release::of_concurrent_releases_one_succeeds";
 
-    extend_adds: on_extend::Adds, X1, "extend::it_replaces_the_remaining_time";
-    extend_counts_from_the_grant: on_extend::CountsFromTheGrant, X1, "extend::it_replaces_the_remaining_time";
-    extend_never_shortens: on_extend::NeverShortens, X1, "extend::a_shortened_lease_ends_early";
-    extend_forgets_the_index: on_extend::ForgetsTheIndex, X1, "extend::renewals_keep_others_out";
-    extend_estimates: on_extend::Estimates, X2, "extend::it_returns_the_stores_expiry";
-    extend_resurrects: on_extend::Resurrects, X3, "extend::it_does_not_bring_back_a_released_lock";
-    extend_forgets_the_expiry: on_extend::ForgetsTheExpiry, X3, "expiry::an_expired_lock_is_not_extended";
-    extend_ignores_the_owner: on_extend::IgnoresOwner, X3, "extend::it_leaves_a_successor_alone";
-    extend_always_succeeds: on_extend::AlwaysSucceeds, X3, "extend::an_unknown_id_is_not_held";
-    extend_writes_back: on_races::ExtendWritesBack, X3, "concurrency::a_release_beats_an_extend_in_flight";
-    extend_changes_the_fence: on_extend::ChangesFence, X4, "extend::it_changes_the_expiry_alone";
-    extend_changes_the_time_of_acquisition: on_extend::ChangesAcquiredAt, X4, "extend::it_changes_the_expiry_alone";
-    extend_burns_fences: on_extend::BurnsFence, X4, "extend::it_uses_no_fence";
-    extend_deletes_first: on_races::ExtendDeletesFirst, X4, "cancel::a_dropped_extend_leaves_the_lock_with_its_holder";
-    extend_works_from_its_client_alone: on_clients::ExtendsItsOwn, X5, "extend::it_works_from_any_client";
+    extend_adds: on_extend::Adds, X1, doubled, "extend::it_replaces_the_remaining_time";
+    extend_counts_from_the_grant: on_extend::CountsFromTheGrant, X1, early, "extend::it_replaces_the_remaining_time";
+    extend_never_shortens: on_extend::NeverShortens, X1, late, "extend::a_shortened_lease_ends_early";
+    extend_forgets_the_index: on_extend::ForgetsTheIndex, X1, after_extend, "extend::renewals_keep_others_out";
+    extend_gives_up_before_the_end: on_boundary::ExtendGivesUpBefore, X1, early, "boundary::its_holder_is_heard_until_the_end";
+    extend_skips_a_few_milliseconds: on_boundary::ShortExtendsAreNotDone, X1, lost, "extend::a_few_milliseconds_are_done";
+    extend_adds_in_the_tolerance: on_tolerance::ExtendAdds, X1, in_tolerance, "tolerance::an_extend_is_like_any_other";
+    extend_estimates: on_extend::Estimates, X2, by_one, "extend::it_returns_the_stores_expiry";
+    extend_answers_the_old_expiry: on_extend::AnswersTheOldExpiry, X2, early, "extend::it_returns_the_stores_expiry";
+    extend_resurrects: on_extend::Resurrects, X3, doubled, "extend::it_does_not_bring_back_a_released_lock";
+    extend_forgets_the_expiry: on_extend::ForgetsTheExpiry, X3, after_expiry, "expiry::an_expired_lock_is_not_extended";
+    extend_ignores_the_owner: on_extend::IgnoresOwner, X3, wrong_owner, "extend::it_leaves_a_successor_alone";
+    extend_always_succeeds: on_extend::AlwaysSucceeds, X3, lost, "extend::an_unknown_id_is_not_held";
+    extend_writes_back: on_races::ExtendWritesBack, X3, raced, "races::a_halted_extend_brings_nothing_back";
+    extend_writes_back_in_the_next_step: on_races::ExtendWritesBackAtOnce, X3, raced, "races::a_halted_extend_brings_nothing_back";
+    extend_extends_the_successor: on_races::ExtendExtendsTheSuccessor, X3, raced, "races::a_halted_extend_leaves_a_successor_alone";
+    extend_matches_ids_by_like: on_patterns::ExtendMatches, X3, wrong_owner, "patterns::ids_match_themselves_alone";
+    extend_changes_the_fence: on_extend::ChangesFence, X4, doubled, "extend::it_changes_the_expiry_alone";
+    extend_changes_the_time_of_acquisition: on_extend::ChangesAcquiredAt, X4, late, "extend::it_changes_the_expiry_alone";
+    extend_burns_fences: on_extend::BurnsFence, X4, by_one, "extend::it_uses_no_fence";
+    extend_deletes_first: on_races::ExtendDeletesFirst, X4, raced, "cancel::a_dropped_extend_leaves_the_lock_with_its_holder";
+    extend_changes_the_fence_in_the_tolerance: on_tolerance::ExtendTakesAnew<false>, X4, in_tolerance, "tolerance::an_extend_is_like_any_other";
+    extend_is_a_new_grant_in_the_tolerance: on_tolerance::ExtendTakesAnew<true>, X4, in_tolerance, "tolerance::an_extend_is_like_any_other";
+    extend_works_from_its_client_alone: on_clients::ExtendsItsOwn, X5, wrong_owner, "extend::it_works_from_any_client";
 
-    is_locked_is_always_true: on_reads::AlwaysLocked, L1, "lookup::is_locked_follows_the_lock";
-    is_locked_is_always_false: on_reads::NeverLocked, L1, "lookup::is_locked_follows_the_lock";
-    is_locked_matches_prefixes: on_reads::MatchesPrefixes, L1, "lookup::is_locked_follows_the_lock";
-    is_locked_is_cached: on_clients::CachesIsLocked, L1, "lookup::is_locked_follows_the_lock";
-    lookup_by_id_ignores_the_owner: on_reads::IgnoresOwner, L2, "lookup::by_id_it_shows_the_ids_own_lock";
-    lookup_by_id_shows_the_newest: on_reads::ShowsTheNewest, L2, "lookup::it_finds_one_among_many";
-    lookup_shows_local_time: on_reads::ShowsLocalTime, L2, "lookup::it_shows_the_grant_by_key_and_by_id";
-    lookup_shows_the_released: on_reads::ShowsTheReleased, L3, "release::it_forgets_the_id";
-    lookup_shows_the_expired: on_reads::ShowsTheExpired, L3, "expiry::after_the_tolerance_the_key_is_free";
-    is_locked_keeps_alive: on_reads::KeepsAlive, L4, "lookup::reads_change_nothing";
-    lookup_burns_fences: on_reads::BurnsFence, L4, "lookup::reads_change_nothing";
-    lookup_hashes_the_storage_key: on_reads::HashesTheStorageKey, L5, "lookup::it_shows_hashes";
+    is_locked_is_always_true: on_reads::AlwaysLocked, L1, doubled, "lookup::is_locked_follows_the_lock";
+    is_locked_is_always_false: on_reads::NeverLocked, L1, lost, "lookup::is_locked_follows_the_lock";
+    is_locked_matches_prefixes: on_reads::MatchesPrefixes, L1, wrong_key, "lookup::is_locked_follows_the_lock";
+    is_locked_is_cached: on_clients::CachesIsLocked, L1, late, "lookup::is_locked_follows_the_lock";
+    is_locked_forgets_extends: on_reads::IsLockedForgetsExtends, L1, after_extend, "extend::renewals_keep_others_out";
+    is_locked_sees_the_expired: on_reads::IsLockedSeesTheExpired, L1, after_expiry, "expiry::after_the_tolerance_the_key_is_free";
+    lookup_by_id_ignores_the_owner: on_reads::IgnoresOwner, L2, wrong_owner, "lookup::by_id_it_shows_the_ids_own_lock";
+    lookup_by_id_shows_the_newest: on_reads::ShowsTheNewest, L2, wrong_key, "lookup::it_finds_one_among_many";
+    lookup_shows_local_time: on_reads::ShowsLocalTime, L2, late, "lookup::it_shows_the_grant_by_key_and_by_id";
+    lookup_forgets_extends: on_reads::LookupForgetsExtends, L2, after_extend, "extend::renewals_keep_others_out";
+    lookup_is_a_millisecond_off: on_reads::LookupIsOffByOne, L2, by_one, "lookup::it_shows_the_grant_by_key_and_by_id";
+    lookup_is_torn: on_races::LookupIsTorn, L2, raced, "races::a_halted_lookup_shows_one_lock_whole";
+    lookup_by_id_follows_the_key: on_races::LookupByIdFollowsTheKey, L2, raced, "races::a_halted_lookup_shows_one_lock_whole";
+    lookup_misses_the_extended: on_races::LookupMissesTheExtended, L2, raced, "races::a_halted_lookup_shows_one_expiry";
+    lookup_matches_ids_by_like: on_patterns::LookupMatches, L2, wrong_owner, "patterns::ids_match_themselves_alone";
+    lookup_shows_the_released: on_reads::ShowsTheReleased, L3, late, "release::it_forgets_the_id";
+    lookup_shows_the_expired: on_reads::ShowsTheExpired, L3, after_expiry, "expiry::after_the_tolerance_the_key_is_free";
+    is_locked_keeps_alive: on_reads::KeepsAlive, L4, late, "lookup::reads_change_nothing";
+    lookup_burns_fences: on_reads::BurnsFence, L4, by_one, "lookup::reads_change_nothing";
+    is_locked_removes_in_the_tolerance: on_tolerance::IsLockedRemoves, L4, in_tolerance, "tolerance::all_operations_agree";
+    lookup_removes_in_the_tolerance: on_tolerance::LookupRemoves, L4, in_tolerance, "tolerance::all_operations_agree";
+    lookup_hashes_the_storage_key: on_reads::HashesTheStorageKey, L5, wrong_key, "lookup::it_shows_hashes";
 
-    reads_take_a_lease_for_dead_early: on_time::ReadsDeadEarly, E1, "expiry::before_it_a_lease_is_live_to_the_millisecond";
-    acquire_takes_a_lease_for_dead_early: on_time::GrantsEarly, E1, "expiry::before_it_a_lease_is_live";
-    clean_up_takes_live_locks: on_reads::CleansLiveLocks, E1, "lookup::clean_up_spares_live_locks_and_fences";
-    locks_end_with_their_client: on_clients::LocksEndWithIt, E1, "release::a_lock_outlives_its_client";
-    tolerance_is_doubled: on_time::ToleranceDoubled, E2, "expiry::after_the_tolerance_the_key_is_free";
-    leases_live_at_the_boundary: on_time::LiveAtTheBoundary, E2, "expiry::after_the_tolerance_a_lease_is_dead_to_the_millisecond";
-    tolerances_differ: on_time::TolerancesDiffer, E3, "expiry::in_the_tolerance_only_one_wins";
+    reads_take_a_lease_for_dead_early: on_time::ReadsDeadEarly, E1, early, "expiry::before_it_a_lease_is_live_to_the_millisecond";
+    acquire_takes_a_lease_for_dead_early: on_time::GrantsEarly, E1, early, "expiry::before_it_a_lease_is_live";
+    extended_leases_end_300_ms_early: on_boundary::GrantsBefore<300, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
+    extended_leases_end_100_ms_early: on_boundary::GrantsBefore<100, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
+    extended_leases_end_30_ms_early: on_boundary::GrantsBefore<30, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
+    leases_end_10_ms_early: on_boundary::GrantsBefore<10, false>, E1, early, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
+    extended_leases_end_3_ms_early: on_boundary::GrantsBefore<3, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
+    clean_up_takes_live_locks: on_reads::CleansLiveLocks, E1, after_expiry, "lookup::clean_up_spares_live_locks_and_fences";
+    locks_end_with_their_client: on_clients::LocksEndWithIt, E1, lost, "release::a_lock_outlives_its_client";
+    tolerance_is_doubled: on_time::ToleranceDoubled, E2, late, "expiry::after_the_tolerance_the_key_is_free";
+    tolerance_is_doubled_once_extended: on_time::ExtendedLivesOn, E2, after_extend, "extend::a_shortened_lease_ends_early";
+    leases_live_at_the_boundary: on_time::LiveAtTheBoundary, E2, by_one, "expiry::after_the_tolerance_a_lease_is_dead_to_the_millisecond";
+    tolerances_differ: on_time::TolerancesDiffer, E3, in_tolerance, "expiry::in_the_tolerance_only_one_wins";
+    is_locked_ends_at_the_expiry: on_tolerance::IsLockedEnds, E3, in_tolerance, "tolerance::all_operations_agree";
+    lookup_by_key_ends_at_the_expiry: on_tolerance::LookupByKeyEnds, E3, in_tolerance, "tolerance::all_operations_agree";
+    lookup_by_id_ends_at_the_expiry: on_tolerance::LookupByIdEnds, E3, in_tolerance, "tolerance::all_operations_agree";
+    acquire_ends_at_the_expiry: on_tolerance::AcquireEnds, E3, in_tolerance, "tolerance::all_operations_agree";
+    replay_ends_at_the_expiry: on_tolerance::ReplayEnds, E3, in_tolerance, "tolerance::all_operations_agree";
+    extend_ends_at_the_expiry: on_tolerance::ExtendEnds, E3, in_tolerance, "tolerance::all_operations_agree";
+    release_ends_at_the_expiry: on_tolerance::ReleaseEnds, E3, in_tolerance, "tolerance::all_operations_agree";
+    extend_is_unguarded_in_the_tolerance: on_tolerance::ExtendIsUnguarded, E3, raced, "tolerance::a_halted_extend_takes_nothing_from_a_successor";
 
-    refusals_forget_the_tolerance: on_waiting::ForgetsTheTolerance, W1, "waiting::a_refusal_says_when_the_key_is_free";
-    refusals_promise_too_much: on_waiting::PromisesTooMuch, W1, "waiting::a_refusal_says_when_the_key_is_free";
-    refusals_promise_too_little: on_waiting::PromisesTooLittle, W1, "waiting::a_refusal_says_when_the_key_is_free";
-    watches_hear_nothing: on_waiting::HearsNothing, W2, "waiting::a_release_wakes_who_watches";
-    watches_hear_once: on_waiting::HearsOnce, W2, "waiting::a_release_wakes_who_watches";
-    watches_do_not_look: on_waiting::DoesNotLook, W2, "waiting::a_watch_of_a_free_key_resolves_at_once";
+    refusals_forget_the_tolerance: on_waiting::ForgetsTheTolerance, W1, in_tolerance, "waiting::a_refusal_says_when_the_key_is_free";
+    refusals_promise_too_much: on_waiting::PromisesTooMuch, W1, early, "waiting::a_refusal_says_when_the_key_is_free";
+    refusals_promise_too_little: on_waiting::PromisesTooLittle, W1, late, "waiting::a_refusal_says_when_the_key_is_free";
+    refusals_forget_extends: on_waiting::ForgetsExtends, W1, after_extend, "waiting::a_refusal_says_when_the_key_is_free";
+    watches_hear_nothing: on_waiting::HearsNothing, W2, lost, "waiting::a_release_wakes_who_watches";
+    watches_hear_once: on_waiting::HearsOnce, W2, doubled, "waiting::a_release_wakes_who_watches";
+    watches_do_not_look: on_waiting::DoesNotLook, W2, raced, "waiting::a_watch_of_a_free_key_resolves_at_once";
 
-    fences_repeat: on_fences::Repeats, F1, "fencing::fences_strictly_increase";
-    fences_in_32_bits: on_fences::In32Bits, F1, "fencing::great_fences_are_exact";
-    fences_end_with_the_lease: on_fences::EndWithTheLease, F2, "fencing::fences_rise_across_expiries";
-    fences_count_in_the_client: on_fences::CountInTheClient, F2, "fencing::fences_outlive_clients";
-    clean_up_takes_fences: on_reads::CleansFences, F2, "lookup::clean_up_spares_live_locks_and_fences";
-    fences_saturate: on_fences::Saturate, F3, "fencing::past_the_greatest_fence_nothing_is_granted";
-    fences_are_checked_too_late: on_fences::CheckedTooLate, F3, "fencing::past_the_greatest_fence_nothing_is_granted";
-    contention_burns_fences: on_fences::BurntByContention, F4, "fencing::contention_uses_no_fence";
-    replay_burns_fences: on_fences::BurntByReplay, F4, "fencing::contention_uses_no_fence";
+    fences_repeat: on_fences::Repeats, F1, doubled, "fencing::fences_strictly_increase";
+    fences_in_32_bits: on_fences::In32Bits, F1, lost, "fencing::great_fences_are_exact";
+    fences_end_with_the_lease: on_fences::EndWithTheLease, F2, after_expiry, "fencing::fences_rise_across_expiries";
+    fences_count_in_the_client: on_fences::CountInTheClient, F2, wrong_owner, "fencing::fences_outlive_clients";
+    clean_up_takes_fences: on_reads::CleansFences, F2, lost, "lookup::clean_up_spares_live_locks_and_fences";
+    fences_saturate: on_fences::Saturate, F3, doubled, "fencing::past_the_greatest_fence_nothing_is_granted";
+    fences_are_checked_too_late: on_fences::CheckedTooLate, F3, late, "fencing::past_the_greatest_fence_nothing_is_granted";
+    fences_end_one_early: on_fences::EndOneEarly, F3, by_one, "fencing::great_fences_are_exact";
+    the_last_fence_is_granted_again: on_fences::LastIsGrantedAgain, F3, after_expiry, "fencing::past_the_greatest_fence_no_expired_lock_is_taken_over";
+    contention_burns_fences: on_fences::BurntByContention, F4, lost, "fencing::contention_uses_no_fence";
+    replay_burns_fences: on_fences::BurntByReplay, F4, doubled, "fencing::contention_uses_no_fence";
+    contention_burns_fences_once_extended: on_fences::BurntWhere<true>, F4, after_extend, "fencing::contention_uses_no_fence";
+    contention_burns_fences_in_the_tolerance: on_fences::BurntWhere<false>, F4, in_tolerance, "tolerance::a_refusal_uses_no_fence";
 
-    acquire_arrives_late: on_acquire::ArrivesLate, C1, "cancel::an_acquire_dropped_at_any_poll_leaves_no_lock";
-    acquire_indexes_later: on_acquire::IndexesLater, C1, "cancel::acquires_in_random_timeouts_leave_no_lock";
-    release_is_once_only: on_races::ReleaseIsOnceOnly, C4, "cancel::a_release_dropped_at_any_poll_frees_the_key";
-    conflicts_are_errors: on_races::ConflictIsAnError, O1, "concurrency::of_many_exactly_one_is_granted";
-    events_show_the_key: on_words::LogsTheKey, O2, "errors::events_show_no_identifier";
-    debug_shows_keys: on_words::DebugShowsKeys, O2, "errors::debug_of_values_shows_no_identifier";
-    errors_quote_the_key: on_words::ErrorsQuoteTheKey, O2, "errors::errors_show_no_identifier";
+    acquire_arrives_late: on_acquire::ArrivesLate, C1, late, "cancel::an_acquire_dropped_at_any_poll_leaves_no_lock";
+    acquire_indexes_later: on_acquire::IndexesLater, C1, lost, "cancel::acquires_in_random_timeouts_leave_no_lock";
+    release_is_once_only: on_races::ReleaseIsOnceOnly, C4, lost, "cancel::a_release_dropped_at_any_poll_frees_the_key";
+    conflicts_are_errors: on_races::ConflictIsAnError, O1, raced, "concurrency::of_many_exactly_one_is_granted";
+    events_show_the_key: on_words::LogsTheKey, O2, wrong_key, "errors::events_show_no_identifier";
+    events_show_the_key_of_an_expired_lock: on_words::LogsTheTakeOver, O2, after_expiry, "errors::events_of_expired_locks_show_no_identifier";
+    events_show_the_key_of_an_overdue_lock: on_words::LogsTheOverdue, O2, in_tolerance, "errors::events_of_expired_locks_show_no_identifier";
+    events_show_the_id_of_an_extend: on_words::LogsTheExtended, O2, after_extend, "errors::events_show_no_identifier";
+    debug_shows_keys: on_words::DebugShowsKeys, O2, lost, "errors::debug_of_values_shows_no_identifier";
+    errors_quote_the_key: on_words::ErrorsQuoteTheKey, O2, wrong_owner, "errors::errors_show_no_identifier";
+
+    late_calls_are_sent: on_upkeep::SendsTheLate, D1, late, "upkeep::a_call_after_its_deadline_is_not_sent";
+    late_calls_are_in_doubt: on_upkeep::DoubtsTheLate, D1, lost, "upkeep::a_call_after_its_deadline_is_not_sent";
+    purging_takes_live_locks: on_upkeep::PurgesTheLive, P1, early, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_extended_locks: on_upkeep::PurgesTheExtended, P1, after_extend, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_locks_in_the_tolerance: on_upkeep::PurgesTheOverdue, P1, in_tolerance, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_fences: on_upkeep::PurgesFences, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
+    purging_ignores_its_limit: on_upkeep::PurgesPastTheLimit, P2, doubled, "upkeep::purging_stops_at_its_limit";
+    purging_takes_one_more: on_upkeep::PurgesOneMore, P2, by_one, "upkeep::purging_stops_at_its_limit";
+    closing_releases: on_upkeep::CloseReleases, S1, lost, "upkeep::closing_a_client_ends_nothing_else";
+    closing_ends_other_clients: on_upkeep::CloseEndsTheOthers, S1, wrong_owner, "upkeep::closing_a_client_ends_nothing_else";
 }
 
 /// Clauses that no backend can break, since it is the core that keeps them: by the types that it
@@ -180,7 +268,7 @@ async fn the_decorator_alone_conforms() {
 
 #[test]
 fn every_clause_that_a_backend_can_break_is_broken() {
-    let broken = MUTANTS.iter().map(|(_, clause, _)| *clause);
+    let broken = MUTANTS.iter().map(|(_, clause, ..)| *clause);
     let broken: BTreeSet<_> = broken.collect();
     let kept: BTreeSet<_> = KEPT_BY_THE_CORE.iter().copied().collect();
     assert!(broken.is_disjoint(&kept));
@@ -193,9 +281,9 @@ fn every_clause_that_a_backend_can_break_is_broken() {
 fn the_page_shows_the_list() {
     let table: String = MUTANTS
         .iter()
-        .map(|(name, clause, case)| {
-            let name = name.replace('_', " ");
-            format!("| {name} | {clause} | [`{case}`](crate::cases::{case}) |\n")
+        .map(|(name, clause, kind, case)| {
+            let (name, kind) = (name.replace('_', " "), kind.replace('_', " "));
+            format!("| {name} | {clause} | {kind} | [`{case}`](crate::cases::{case}) |\n")
         })
         .collect();
     let page = include_str!("../../src/mutants.md");

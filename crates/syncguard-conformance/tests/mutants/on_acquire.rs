@@ -7,7 +7,7 @@ use std::time::Duration;
 use syncguard_core::backend::AcquireResult;
 use syncguard_core::{LockId, LockKey, ReleaseResult};
 
-use crate::broken::{Answer, Ask, Fault, NOT_RELEASED, Store};
+use crate::broken::{Answer, Ask, Fault, NOT_RELEASED, Store, lasting, now_ms};
 
 /// Takes a held key from its holder.
 #[derive(Debug, Clone, Default)]
@@ -170,6 +170,124 @@ impl Fault for MovesTheLock {
         let before = store.held_by(ask.id).await;
         if before.is_some_and(|held| held.key != *ask.key) {
             let _ = store.memory.release(ask.id).await?;
+        }
+        store.acquire(ask).await
+    }
+}
+
+/// Takes an id that holds some key for the holder of whatever key it asks for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GrantsWhatOthersHold;
+
+impl Fault for GrantsWhatOthersHold {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let holds = store.held_by(ask.id).await;
+        if holds.is_some_and(|held| held.key != *ask.key) {
+            return store.steal(ask).await;
+        }
+        store.acquire(ask).await
+    }
+}
+
+/// Answers with a grant that it does not keep.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GrantIsNotKept;
+
+impl Fault for GrantIsNotKept {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        let _ = store.memory.release(ask.id).await?;
+        Ok(answer)
+    }
+}
+
+/// Answers with a grant that it keeps a little later.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GrantIsKeptLater;
+
+impl Fault for GrantIsKeptLater {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if !answer.is_locked() {
+            let _ = store.memory.release(ask.id).await?;
+            let (memory, key, id, ttl) = (store.memory.clone(), ask.key.clone(), *ask.id, ask.ttl);
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                memory.acquire(&key, &id, ttl).await
+            });
+        }
+        Ok(answer)
+    }
+}
+
+/// Grants the key beside the one that was asked for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GrantsAnotherKey;
+
+impl Fault for GrantsAnotherKey {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let key = LockKey::new(&format!("{}'", ask.key.as_str()));
+        let key = key.unwrap_or_else(|_| ask.key.clone());
+        store.acquire(Ask { key: &key, ..ask }).await
+    }
+}
+
+/// Takes an expired lock over, and leaves the former id in it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TakeOverKeepsTheFormerId;
+
+impl Fault for TakeOverKeepsTheFormerId {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let Some(former) = store.expired_on(ask.key).await else {
+            return store.acquire(ask).await;
+        };
+        let id = &former.lock_id;
+        let mut answer = store.acquire(Ask { id, ..ask }).await?;
+        if let AcquireResult::Acquired(grant) = &mut answer {
+            grant.lock_id = *ask.id;
+        }
+        Ok(answer)
+    }
+}
+
+/// Refuses, and removes the lock for which it refuses.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RefusalReleases;
+
+impl Fault for RefusalReleases {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if let Some(holder) = store.holder(ask.key).await.filter(|_| answer.is_locked()) {
+            let _ = store.memory.release(&holder.lock_id).await?;
+        }
+        Ok(answer)
+    }
+}
+
+/// Refuses, and shortens the lock by the last millisecond.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RefusalShortens;
+
+impl Fault for RefusalShortens {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if let Some(holder) = store.holder(ask.key).await.filter(|_| answer.is_locked()) {
+            let left = lasting(holder.expires_at_ms - now_ms() - 1);
+            let _ = store.memory.extend(&holder.lock_id, left).await?;
+        }
+        Ok(answer)
+    }
+}
+
+/// Takes a held key from a holder that has extended its lock.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StealsTheExtended;
+
+impl Fault for StealsTheExtended {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let row = store.row_on(ask.key).await;
+        if row.is_some_and(|row| row.extended && row.info.lock_id != *ask.id) {
+            return store.steal(ask).await;
         }
         store.acquire(ask).await
     }

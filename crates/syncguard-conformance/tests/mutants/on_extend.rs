@@ -59,7 +59,7 @@ impl Fault for Estimates {
     async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
         Ok(match store.memory.extend(id, ttl).await? {
             ExtendResult::Extended { expires_at_ms, .. } => {
-                ExtendResult::extended(expires_at_ms + 2)
+                ExtendResult::extended(expires_at_ms + 1)
             }
             not_held => not_held,
         })
@@ -193,6 +193,18 @@ impl Fault for BurnsFence {
             store.memory.set_fence_counter(&held.key, burnt);
         }
         store.memory.extend(id, ttl).await
+    }
+}
+
+/// Answers with the expiry that it has replaced.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AnswersTheOldExpiry;
+
+impl Fault for AnswersTheOldExpiry {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let held = store.held_by(id).await;
+        let answer = store.memory.extend(id, ttl).await?;
+        Ok(held.map_or(answer, |held| ExtendResult::extended(held.expires_at_ms)))
     }
 }
 

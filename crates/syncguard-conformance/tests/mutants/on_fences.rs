@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use syncguard_core::backend::{AcquireResult, FENCE_MAX};
 
-use crate::broken::{Answer, Ask, Fault, Store};
+use crate::broken::{Answer, Ask, Fault, Store, now_ms};
 use crate::on_keys::Spoils;
 
 /// Draws a fence before it looks whether the key is free.
@@ -170,5 +170,56 @@ impl Fault for CheckedTooLate {
             store.memory.set_fence_counter(ask.key, FENCE_MAX);
         }
         answer
+    }
+}
+
+/// Takes an expired lock over with the fence that it has when no other is left.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastIsGrantedAgain;
+
+impl Fault for LastIsGrantedAgain {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await;
+        if answer.is_ok() || store.unreleased_on(ask.key).is_none() {
+            return answer;
+        }
+        store.memory.set_fence_counter(ask.key, FENCE_MAX - 1);
+        store.acquire(ask).await
+    }
+}
+
+/// Ends one fence before the last.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct EndOneEarly;
+
+impl Fault for EndOneEarly {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if let AcquireResult::Acquired(grant) = &answer
+            && grant.fence.get() == FENCE_MAX
+        {
+            let _ = store.memory.release(ask.id).await?;
+            return store.acquire(ask).await;
+        }
+        Ok(answer)
+    }
+}
+
+/// Draws a fence for a refusal: where the lock was extended, or where its expiry has passed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BurntWhere<const EXTENDED: bool>;
+
+impl<const EXTENDED: bool> Fault for BurntWhere<EXTENDED> {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        let row = store.row_on(ask.key).await.filter(|_| answer.is_locked());
+        if let Some(row) = row.filter(|row| match EXTENDED {
+            true => row.extended && row.info.expires_at_ms > now_ms(),
+            false => row.info.expires_at_ms <= now_ms(),
+        }) {
+            let burnt = row.info.fence.get() + 1;
+            store.memory.set_fence_counter(ask.key, burnt);
+        }
+        Ok(answer)
     }
 }

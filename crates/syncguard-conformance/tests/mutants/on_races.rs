@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use syncguard_core::backend::AcquireResult;
-use syncguard_core::{ErrorCode, ExtendResult, LockError, LockId, ReleaseResult, Ttl};
+use syncguard_core::backend::{AcquireResult, Lookup};
+use syncguard_core::{
+    ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, ReleaseResult, Ttl,
+};
 use tokio::task::yield_now;
 
 use crate::broken::{Answer, Ask, Fault, NOT_RELEASED, Store, lasting, now_ms};
@@ -234,5 +236,147 @@ impl Fault for ExtendDeletesFirst {
         store.memory.set_fence_counter(key, held.fence.get() - 1);
         let _ = store.acquire(Ask { key, id, ttl }).await?;
         store.memory.extend(id, ttl).await
+    }
+}
+
+/// Writes back in the next step a lock that was released in between.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendWritesBackAtOnce;
+
+impl Fault for ExtendWritesBackAtOnce {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let read = store.held_by(id).await;
+        yield_now().await;
+        let answer = store.memory.extend(id, ttl).await?;
+        if let Some(read) = read.filter(|_| answer.expires_at_ms().is_none()) {
+            let key = &read.key;
+            let _ = store.acquire(Ask { key, id, ttl }).await?;
+        }
+        Ok(answer)
+    }
+}
+
+/// Reads the key of the id, and in the next step extends whoever holds that key.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendExtendsTheSuccessor;
+
+impl Fault for ExtendExtendsTheSuccessor {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let Some(read) = store.held_by(id).await else {
+            return store.memory.extend(id, ttl).await;
+        };
+        yield_now().await;
+        let holder = store.holder(&read.key).await;
+        let id = holder.map_or(*id, |holder| holder.lock_id);
+        store.memory.extend(&id, ttl).await
+    }
+}
+
+/// Reads the key of the id, and in the next step removes whatever stands there.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReleaseRemovesTheSuccessor;
+
+impl Fault for ReleaseRemovesTheSuccessor {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let Some(read) = store.held_by(id).await else {
+            return Ok(NOT_RELEASED);
+        };
+        yield_now().await;
+        let Some(holder) = store.holder(&read.key).await else {
+            return Ok(NOT_RELEASED);
+        };
+        let answer = store.memory.release(&holder.lock_id).await?;
+        let own = holder.lock_id == *id;
+        Ok(if own { answer } else { NOT_RELEASED })
+    }
+}
+
+/// Releases what it has read, unless it was extended in between.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReleaseLosesToAnExtend;
+
+impl Fault for ReleaseLosesToAnExtend {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let read = store.held_by(id).await;
+        yield_now().await;
+        if store.held_by(id).await != read {
+            return Ok(NOT_RELEASED);
+        }
+        store.memory.release(id).await
+    }
+}
+
+/// Finds its own lock, and in the next step makes sure that it is there.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReplayRestores;
+
+impl Fault for ReplayRestores {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let read = store.held_by(ask.id).await;
+        if read.is_none_or(|read| read.key != *ask.key) {
+            return store.acquire(ask).await;
+        }
+        yield_now().await;
+        let answer = store.acquire(ask).await?;
+        if answer.is_locked() {
+            return store.steal(ask).await;
+        }
+        Ok(answer)
+    }
+}
+
+/// Reads the holder, and in the next step the rest.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LookupIsTorn;
+
+impl Fault for LookupIsTorn {
+    async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
+        let Some(first) = store.memory.lookup_raw(by).await? else {
+            return Ok(None);
+        };
+        yield_now().await;
+        let Some(second) = store.holder(&first.key).await else {
+            return Ok(None);
+        };
+        let LockInfoDebug {
+            expires_at_ms,
+            acquired_at_ms,
+            fence,
+            ..
+        } = second;
+        let (key, id) = (first.key, first.lock_id);
+        let torn = LockInfoDebug::new(key, id, expires_at_ms, acquired_at_ms, fence);
+        Ok(Some(torn))
+    }
+}
+
+/// Reads the key of the id, and in the next step whoever holds that key.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LookupByIdFollowsTheKey;
+
+impl Fault for LookupByIdFollowsTheKey {
+    async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
+        let first = store.memory.lookup_raw(by).await?;
+        match (first, by) {
+            (Some(first), Lookup::Id(_)) => {
+                yield_now().await;
+                Ok(store.holder(&first.key).await)
+            }
+            (first, _) => Ok(first),
+        }
+    }
+}
+
+/// Reads twice, and finds nothing if the lock has changed in between.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LookupMissesTheExtended;
+
+impl Fault for LookupMissesTheExtended {
+    async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
+        let first = store.memory.lookup_raw(by).await?;
+        yield_now().await;
+        let second = store.memory.lookup_raw(by).await?;
+        let unchanged = first == second;
+        Ok(second.filter(|_| unchanged))
     }
 }

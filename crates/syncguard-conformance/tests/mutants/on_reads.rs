@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use syncguard_core::backend::{AcquireResult, Lookup};
+use syncguard_core::backend::{AcquireResult, Lookup, TIME_TOLERANCE_MS};
 use syncguard_core::{LockId, LockInfoDebug, LockKey, Ttl, hash_key};
 
-use crate::broken::{Answer, Ask, Fault, Store};
+use crate::broken::{Answer, Ask, Fault, Store, now_ms};
 
 /// Rather safe than right.
 #[derive(Debug, Clone, Default)]
@@ -193,5 +193,58 @@ impl Fault for CleansFences {
             store.memory.set_fence_counter(key, 0);
         }
         Ok(locked)
+    }
+}
+
+/// Whether a lock would be live had nobody extended it.
+fn by_the_first_expiry(store: &Store, held: &LockInfoDebug) -> bool {
+    let row = store.row_of(&held.lock_id);
+    row.is_none_or(|row| row.first_expiry_ms > now_ms() - TIME_TOLERANCE_MS)
+}
+
+/// Goes by the expiry of the grant.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IsLockedForgetsExtends;
+
+impl Fault for IsLockedForgetsExtends {
+    async fn is_locked(&self, store: &Store, key: &LockKey) -> Answer<bool> {
+        let holder = store.holder(key).await;
+        Ok(holder.is_some_and(|held| by_the_first_expiry(store, &held)))
+    }
+}
+
+/// Goes by the expiry of the grant.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LookupForgetsExtends;
+
+impl Fault for LookupForgetsExtends {
+    async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
+        let found = store.memory.lookup_raw(by).await?;
+        Ok(found.filter(|held| by_the_first_expiry(store, held)))
+    }
+}
+
+/// Takes a key for held while the row of an expired lock stands.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IsLockedSeesTheExpired;
+
+impl Fault for IsLockedSeesTheExpired {
+    async fn is_locked(&self, store: &Store, key: &LockKey) -> Answer<bool> {
+        let expired = store.expired_on(key).await;
+        Ok(expired.is_some() || store.memory.is_locked(key).await?)
+    }
+}
+
+/// Rounds the time of acquisition.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LookupIsOffByOne;
+
+impl Fault for LookupIsOffByOne {
+    async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
+        let mut found = store.memory.lookup_raw(by).await?;
+        if let Some(info) = &mut found {
+            info.acquired_at_ms += 1;
+        }
+        Ok(found)
     }
 }

@@ -148,3 +148,69 @@ impl Fault for FreesEveryKeyOfTheId {
         Ok(answer)
     }
 }
+
+/// Answers without a word to the store.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DoesNothing;
+
+impl Fault for DoesNothing {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let held = store.held_by(id).await.is_some();
+        Ok(if held {
+            ReleaseResult::Released
+        } else {
+            NOT_RELEASED
+        })
+    }
+}
+
+/// Compares with the row as it was granted: once extended, that is another.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ForgetsTheExtended;
+
+impl Fault for ForgetsTheExtended {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        if store.row_of(id).is_some_and(|row| row.extended) {
+            return Ok(NOT_RELEASED);
+        }
+        store.memory.release(id).await
+    }
+}
+
+/// Clears away whatever stands where its expired lock stood.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FreesTheSuccessorOfTheExpired;
+
+impl Fault for FreesTheSuccessorOfTheExpired {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let answer = store.memory.release(id).await?;
+        let expired = store.row_of(id).filter(|row| !row.released);
+        if let Some(row) = expired.filter(|_| !answer.is_released())
+            && let Some(holder) = store.holder(&row.info.key).await
+        {
+            let _ = store.memory.release(&holder.lock_id).await?;
+        }
+        Ok(answer)
+    }
+}
+
+/// Removes the counter with a lock that was extended, or with one that has expired.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ResetsTheFenceOf<const EXTENDED: bool>;
+
+impl<const EXTENDED: bool> Fault for ResetsTheFenceOf<EXTENDED> {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let answer = store.memory.release(id).await?;
+        let row = store.row_of(id).filter(|row| !row.released);
+        if let Some(row) = row {
+            let at_fault = match EXTENDED {
+                true => answer.is_released() && row.extended,
+                false => !answer.is_released() && store.holder(&row.info.key).await.is_none(),
+            };
+            if at_fault {
+                store.memory.set_fence_counter(&row.info.key, 0);
+            }
+        }
+        Ok(answer)
+    }
+}

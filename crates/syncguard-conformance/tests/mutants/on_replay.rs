@@ -96,3 +96,35 @@ impl Fault for OustsTheSuccessor {
         store.acquire(ask).await
     }
 }
+
+/// Answers a replay with the grant whose lease has expired.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RevivesTheExpired;
+
+impl Fault for RevivesTheExpired {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let expired = store.expired_on(ask.key).await;
+        match expired.filter(|former| former.lock_id == *ask.id) {
+            Some(former) => {
+                let grant = Grant::new(*ask.id, former.expires_at_ms, former.fence);
+                Ok(AcquireResult::Acquired(grant))
+            }
+            None => store.acquire(ask).await,
+        }
+    }
+}
+
+/// Rounds the expiry that a replay answers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IsOffByOne;
+
+impl Fault for IsOffByOne {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let replayed = store.held_by(ask.id).await.is_some();
+        let mut answer = store.acquire(ask).await?;
+        if let AcquireResult::Acquired(grant) = &mut answer {
+            grant.expires_at_ms += i64::from(replayed);
+        }
+        Ok(answer)
+    }
+}

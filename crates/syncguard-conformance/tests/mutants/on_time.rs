@@ -172,3 +172,73 @@ impl Fault for ReleasesTheExpired {
         })
     }
 }
+
+/// Answers with an expiry one millisecond later than the store's.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExpiryIsOneLate;
+
+impl Fault for ExpiryIsOneLate {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let mut answer = store.acquire(ask).await?;
+        if let AcquireResult::Acquired(grant) = &mut answer {
+            grant.expires_at_ms += 1;
+        }
+        Ok(answer)
+    }
+}
+
+/// Counts the lease of who takes a key over from the former lease's end.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TakeOverCountsFromTheOldExpiry;
+
+impl Fault for TakeOverCountsFromTheOldExpiry {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let expired = store.expired_on(ask.key).await;
+        let mut answer = store.acquire(ask).await?;
+        if let (Some(former), AcquireResult::Acquired(grant)) = (expired, &mut answer) {
+            let ttl = lasting(former.expires_at_ms + ask.ttl.as_millis() - now_ms());
+            let shortened = store.memory.extend(ask.id, ttl).await?;
+            grant.expires_at_ms = shortened.expires_at_ms().unwrap();
+        }
+        Ok(answer)
+    }
+}
+
+/// Is a millisecond short.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TtlIsOneShort;
+
+impl Fault for TtlIsOneShort {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let ttl = lasting(ask.ttl.as_millis() - 1);
+        store.acquire(Ask { ttl, ..ask }).await
+    }
+}
+
+/// Counts in seconds when it extends.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendTtlInSeconds;
+
+impl Fault for ExtendTtlInSeconds {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let ttl = lasting(ttl.as_millis() / 1_000 * 1_000);
+        store.memory.extend(id, ttl).await
+    }
+}
+
+/// Allows the tolerance twice for a lock that was extended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendedLivesOn;
+
+impl Fault for ExtendedLivesOn {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let expired = store.expired_on(ask.key).await.filter(|former| {
+            former.lock_id != *ask.id && former.expires_at_ms > now_ms() - 2 * TIME_TOLERANCE_MS
+        });
+        let row = expired.and_then(|former| store.row_of(&former.lock_id));
+        if row.is_some_and(|row| row.extended) {
+            return Ok(AcquireResult::locked());
+        }
+        store.acquire(ask).await
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use syncguard_core::backend::{AcquireResult, TIME_TOLERANCE_MS, Watch, WatchKey};
 use syncguard_core::{LockError, LockKey};
 
-use crate::broken::{Answer, Ask, Fault, Store};
+use crate::broken::{Answer, Ask, Fault, Store, now_ms};
 
 /// Says when the lease ends, and honours the tolerance after that.
 #[derive(Debug, Clone, Default)]
@@ -103,5 +103,24 @@ impl Fault for DoesNotLook {
             return Ok(Some(Watch::new(Deaf)));
         }
         store.memory.watch(key).await
+    }
+}
+
+/// Says how long the lease would last had nobody extended it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ForgetsExtends;
+
+impl Fault for ForgetsExtends {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        let row = store.row_on(ask.key).await;
+        Ok(match row.filter(|_| answer.is_locked()) {
+            Some(row) => {
+                let left_ms = row.first_expiry_ms + TIME_TOLERANCE_MS - now_ms();
+                let left_ms = u64::try_from(left_ms).unwrap_or_default().max(1);
+                AcquireResult::locked_for(Duration::from_millis(left_ms))
+            }
+            None => answer,
+        })
     }
 }

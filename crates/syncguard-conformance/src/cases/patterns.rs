@@ -1,0 +1,85 @@
+//! Keys and ids that mean more than themselves in the query language of some store.
+
+use syncguard_core::LockId;
+
+use crate::keyspace::do_not_contend;
+use crate::outcome::same;
+use crate::steps::{LONG, give_back, held, holds_nothing, join, renew, take_as};
+use crate::{Bench, CaseResult, Harness, Outcome};
+
+/// Patterns, and what they match in `LIKE`, in globs and in regular expressions.
+const PATTERNS: &[(&str, &str)] = &[
+    ("a_c", "abc"),
+    ("a%c", "abbc"),
+    ("%", "abc"),
+    ("a\\_c", "a_c"),
+    ("a*c", "abbc"),
+    ("*", "abc"),
+    ("a?c", "abc"),
+    ("a[b]c", "abc"),
+    ("a[a-z]c", "abc"),
+    ("a[^x]c", "abc"),
+    ("a\\*c", "a*c"),
+    ("a.c", "abc"),
+    ("a.*c", "abbc"),
+    ("ab+c", "abbc"),
+    ("ab{2}c", "abbc"),
+    ("abc|x", "abc"),
+    ("(abc)", "abc"),
+    ("abc$", "abc"),
+    ("^abc", "abc"),
+    ("a$b", "a"),
+];
+
+/// A key that is a pattern does not contend with the keys that it matches.
+///
+/// Proves K2, L1, L2, R3. Whichever of the two was there first.
+pub async fn keys_match_themselves_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let mut pairs = Vec::new();
+    for (index, (pattern, matched)) in PATTERNS.iter().enumerate() {
+        for order in 0..2 {
+            let key = |text: &str| bench.key(&format!("{order}:{index}:{text}"));
+            let mut pair = [key(pattern)?, key(matched)?];
+            pair.rotate_left(order);
+            pairs.push(pair);
+        }
+    }
+    let tasks = pairs.into_iter().map(|pair| {
+        let client = client.clone();
+        tokio::spawn(async move { do_not_contend(&client, &pair).await })
+    });
+    join(tasks).await?;
+    Ok(Outcome::Passed)
+}
+
+/// An id that is a pattern reaches its own lock alone.
+///
+/// Proves R3, X3, L2. In `LIKE` an underscore stands for any character.
+pub async fn ids_match_themselves_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let space = bench.namespace().replace(['-', '_'], "x");
+    let plain = LockId::parse(&format!("{space}abcdefghAw"))?;
+    let key = bench.key("plain")?;
+    take_as(&client, &key, &plain, LONG).await?;
+    let before = held(&client, &key, &plain).await?;
+    let patterns = (0..plain.as_str().len()).map(|place| {
+        let mut text = plain.as_str().to_owned();
+        text.replace_range(place..=place, "_");
+        text
+    });
+    let whole = format!("{space}__________");
+    let own = bench.key("own")?;
+    for text in patterns.chain([whole]) {
+        let pattern = LockId::parse(&text)?;
+        holds_nothing(&client, &pattern).await?;
+        take_as(&client, &own, &pattern, LONG).await?;
+        held(&client, &own, &pattern).await?;
+        renew(&client, &pattern, LONG * 2).await?;
+        give_back(&client, &pattern).await?;
+        let after = held(&client, &key, &plain).await?;
+        same("the lock of an id that a pattern matches", &after, &before)?;
+    }
+    give_back(&client, &plain).await?;
+    Ok(Outcome::Passed)
+}

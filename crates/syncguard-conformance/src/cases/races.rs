@@ -1,0 +1,270 @@
+//! Calls that are halted half-way while others run: what is not one atomic step fails here, every time.
+//!
+//! A call is polled a few times and then left alone while calls of another client run to their end. Then it
+//! goes on. Each case does so after each of the call's first polls, so that it halts between any two of
+//! its steps.
+
+use syncguard_core::backend::{LockBackend, Lookup};
+use syncguard_core::{LockId, LockInfoDebug, LockKey};
+
+use crate::clock::dead_at;
+use crate::outcome::{require, same, step};
+use crate::polling::halted;
+use crate::steps::{
+    LONG, fence_of, free, give_back, held, holds_nothing, ms, next_fence, renew, rise, take,
+    take_as, ttl,
+};
+use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
+
+/// More polls than a call has steps; a call that has ended by then is not halted.
+const HALTS: usize = 12;
+
+/// An extend that is halted while its lock is released does not bring it back.
+///
+/// Proves X3, R1.
+pub async fn a_halted_extend_brings_nothing_back<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for (polls, key) in bench.keys("extended", HALTS)?.iter().enumerate() {
+        let id = take(&client, key, LONG).await?.lock_id;
+        let extend = client.extend(&id, ttl(LONG * 10)?);
+        let (extended, released) = halted(polls, extend, give_back(&other, &id)).await;
+        let _ = extended?;
+        released?;
+        free(&other, key).await?;
+        holds_nothing(&client, &id).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// An extend that is halted while the key passes on leaves the successor's lock as it is.
+///
+/// Proves X3, E1.
+pub async fn a_halted_extend_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for (polls, key) in bench.keys("extended", HALTS)?.iter().enumerate() {
+        let id = take(&client, key, LONG).await?.lock_id;
+        let extend = client.extend(&id, ttl(LONG * 10)?);
+        let (extended, successor) = halted(polls, extend, pass_on(&other, key, &id)).await;
+        let _ = extended?;
+        undisturbed(&other, key, &id, successor?).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A release that is halted while the key passes on leaves the successor's lock as it is.
+///
+/// Proves R3, R5. One of the two releases succeeds.
+pub async fn a_halted_release_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for (polls, key) in bench.keys("released", HALTS)?.iter().enumerate() {
+        let id = take(&client, key, LONG).await?.lock_id;
+        let passing_on = async {
+            let released = other.release(&id).await?.is_released();
+            let successor = take(&other, key, LONG).await?.lock_id;
+            Ok::<_, Failure>((released, held(&other, key, &successor).await?))
+        };
+        let (first, passed_on) = halted(polls, client.release(&id), passing_on).await;
+        let (second, successor) = passed_on?;
+        same(
+            "one of two releases succeeded",
+            first?.is_released() != second,
+            true,
+        )?;
+        undisturbed(&other, key, &id, successor).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A release that is halted while its lock is extended still frees the key.
+///
+/// Proves R1, O1.
+pub async fn a_halted_release_frees_an_extended_lock<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for (polls, key) in bench.keys("released", HALTS)?.iter().enumerate() {
+        let id = take(&client, key, LONG).await?.lock_id;
+        let extend = other.extend(&id, ttl(LONG * 10)?);
+        let (released, extended) = halted(polls, client.release(&id), extend).await;
+        let _ = extended?;
+        same("the release", released?.is_released(), true)?;
+        free(&other, key).await?;
+        holds_nothing(&other, &id).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// An acquire that is halted while another is granted the key is refused, or was first.
+///
+/// Proves A3, A1, F1. On a new key, on one that was released, and on one whose lease has expired.
+pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let new = bench.keys("new", HALTS)?;
+    let (used, expired) = (bench.keys("used", HALTS)?, bench.keys("expired", HALTS)?);
+    for key in &used {
+        next_fence(&client, key).await?;
+    }
+    let mut all_dead_at = dead_at(ms(0));
+    for key in &expired {
+        let id = take(&client, key, LONG).await?.lock_id;
+        renew(&client, &id, ms(10)).await?;
+        all_dead_at = dead_at(ms(10));
+    }
+    tokio::time::sleep_until(all_dead_at.into()).await;
+    for keys in [new, used, expired] {
+        for (polls, key) in keys.iter().enumerate() {
+            let (one, two, lasting) = (LockId::generate()?, LockId::generate()?, ttl(LONG)?);
+            let (first, second) = halted(
+                polls,
+                client.acquire(key, &one, lasting),
+                other.acquire(key, &two, lasting),
+            )
+            .await;
+            let grant = match (first?.granted(), second?.granted()) {
+                (Some(grant), None) | (None, Some(grant)) => grant,
+                (first, second) => {
+                    let seen = usize::from(first.is_some()) + usize::from(second.is_some());
+                    return Err(Failure::new(format_args!(
+                        "grants of one key: expected 1, saw {seen}"
+                    )));
+                }
+            };
+            let info = held(&other, key, &grant.lock_id).await?;
+            same("the fence at the store", info.fence, grant.fence)?;
+            let loser = if grant.lock_id == one { two } else { one };
+            holds_nothing(&client, &loser).await?;
+            give_back(&other, &grant.lock_id).await?;
+            rise(fence_of(&grant), next_fence(&other, key).await?)?;
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A replay that is halted while the key passes on leaves the successor's lock as it is.
+///
+/// Proves A5, A2, E1.
+pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for (polls, key) in bench.keys("replayed", HALTS)?.iter().enumerate() {
+        let id = LockId::generate()?;
+        let grant = take_as(&client, key, &id, LONG).await?;
+        let (successor, lasting) = (LockId::generate()?, ttl(LONG)?);
+        let passing_on = async {
+            give_back(&other, &id).await?;
+            let answer = other.acquire(key, &successor, lasting).await?;
+            Ok::<_, Failure>(answer.granted())
+        };
+        let replay = client.acquire(key, &id, lasting);
+        let (replayed, passed_on) = halted(polls, replay, passing_on).await;
+        match (replayed?.granted(), passed_on?) {
+            (replayed, Some(_)) => {
+                if let Some(again) = replayed {
+                    same("the replayed grant", again, grant)?;
+                }
+                let info = held(&other, key, &successor).await?;
+                undisturbed(&other, key, &id, info).await?;
+            }
+            // It came in while nobody held the key: a new grant.
+            (Some(_), None) => {
+                held(&other, key, &id).await?;
+                holds_nothing(&other, &successor).await?;
+                give_back(&client, &id).await?;
+            }
+            (None, None) => {
+                return Err(Failure::new(
+                    "a free key asked for by two: expected a grant, saw none",
+                ));
+            }
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A lookup that is halted while the key passes on shows one lock whole, or none.
+///
+/// Proves L2, L3. By key the former or the successor's, by id the former alone.
+pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for (index, key) in bench.keys("looked-up", 2 * HALTS)?.iter().enumerate() {
+        let (polls, by_key) = (index / 2, index % 2 == 0);
+        let id = take(&client, key, LONG).await?.lock_id;
+        let former = held(&client, key, &id).await?;
+        let by = if by_key {
+            Lookup::Key(key)
+        } else {
+            Lookup::Id(&id)
+        };
+        let (found, successor) =
+            halted(polls, client.lookup_raw(by), pass_on(&other, key, &id)).await;
+        let (found, successor) = (found?, successor?);
+        if let Some(found) = found {
+            require(
+                found == former || by_key && found == successor,
+                format_args!("a halted lookup: expected {former:?} or none, saw {found:?}"),
+            )?;
+        }
+        give_back(&other, &successor.lock_id).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A lookup that is halted while the lock is extended shows it before or after.
+///
+/// Proves L2, X4.
+pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("extended")?;
+    let id = take(&client, &key, LONG).await?.lock_id;
+    let mut lasting = LONG;
+    for polls in 0..HALTS {
+        for by in [Lookup::Key(&key), Lookup::Id(&id)] {
+            let mut before = held(&client, &key, &id).await?;
+            // Another expiry each time.
+            lasting += ms(1_000);
+            let extend = renew(&other, &id, lasting);
+            let (found, extended) = halted(polls, client.lookup_raw(by), extend).await;
+            let (found, extended) = (found?, extended?);
+            let found = found.ok_or_else(|| {
+                Failure::new("lookup of a lock that is extended: expected the lock, saw None")
+            })?;
+            if found != before {
+                before.expires_at_ms = extended;
+                same("a halted lookup", found, before)?;
+            }
+        }
+    }
+    give_back(&client, &id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Releases the lock of `former`, and takes the key for somebody else.
+#[track_caller]
+fn pass_on<B: LockBackend>(
+    client: &Client<B>,
+    key: &LockKey,
+    former: &LockId,
+) -> impl Future<Output = Result<LockInfoDebug<B::Fence>, Failure>> {
+    step(async move {
+        give_back(client, former).await?;
+        let successor = take(client, key, LONG * 2).await?.lock_id;
+        held(client, key, &successor).await
+    })
+}
+
+/// Fails unless the successor has its lock as it was, and the former holder nothing.
+#[track_caller]
+fn undisturbed<B: LockBackend>(
+    client: &Client<B>,
+    key: &LockKey,
+    former: &LockId,
+    successor: LockInfoDebug<B::Fence>,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let id = successor.lock_id;
+        same(
+            "the successor's lock",
+            held(client, key, &id).await?,
+            successor,
+        )?;
+        holds_nothing(client, former).await?;
+        give_back(client, &id).await
+    })
+}

@@ -1,0 +1,303 @@
+//! The second after the end of a lease, in which it is live or dead: one of the two, to everyone.
+
+use std::fmt;
+use std::time::Instant;
+
+use syncguard_core::backend::{AcquireResult, FenceToken, LockBackend, Lookup, TIME_TOLERANCE_MS};
+use syncguard_core::{Fence, LockId, LockInfoDebug, LockKey};
+
+use crate::clock::{StoreClock, counted_between};
+use crate::outcome::{require, same, step};
+use crate::polling::halted;
+use crate::steps::{LONG, fence_step, held, join, ms, next_fence, renew, rise, take, ttl};
+use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
+
+const TOO_SLOW: Outcome =
+    Outcome::Skipped("the store takes too long to be asked within the second after an expiry");
+
+/// In the tolerance a lease is live to every operation, or dead to every operation.
+///
+/// Proves E3, L1, L2, L4, A2. Each operation is asked first, and after reads and a refusal, which change
+/// nothing. All leases of a backend fare alike.
+pub async fn all_operations_agree<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const ROUNDS: usize = 5;
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut undecided: Vec<_> = Ask::ALL
+        .into_iter()
+        .flat_map(|ask| [(ask, Asked::First), (ask, Asked::AfterOthers)])
+        .collect();
+    let mut verdict = None;
+    for round in 0..ROUNDS {
+        let keys = bench.keys(&format!("overdue:{round}"), undecided.len())?;
+        let asked = (0_u64..).zip(undecided.iter().copied().zip(keys));
+        let asked = asked.map(|(index, ((ask, when), key))| {
+            let (client, other) = (client.clone(), other.clone());
+            tokio::spawn(async move {
+                let overdue = Overdue::new(&client, key).await?;
+                // Spread over the first half, to leave time for the answers.
+                tokio::time::sleep_until((overdue.from + ms(index * 30)).into()).await;
+                let before: &[Ask] = match when {
+                    Asked::First => &[],
+                    Asked::AfterOthers => &Ask::HARMLESS,
+                };
+                let mut answers = Vec::new();
+                for ask in before.iter().chain([&ask]) {
+                    answers.push((*ask, ask.finds_it_live(&other, &overdue).await?));
+                }
+                let in_time = Instant::now() < overdue.until;
+                let _ = client.release(&overdue.id).await?;
+                Ok(in_time.then_some(((ask, when), answers)))
+            })
+        });
+        for (asked, answers) in join(asked).await?.into_iter().flatten() {
+            for (ask, live) in answers {
+                let expected = *verdict.get_or_insert(live);
+                require(
+                    live == expected,
+                    format_args!(
+                        "{ask} in the second after the expiry: expected the lease {}, as to other \
+                         operations, saw it {}",
+                        word(expected),
+                        word(live)
+                    ),
+                )?;
+            }
+            undecided.retain(|other| *other != asked);
+        }
+        if undecided.is_empty() {
+            return Ok(Outcome::Passed);
+        }
+    }
+    Ok(TOO_SLOW)
+}
+
+/// An extend in the tolerance counts from now, and changes the expiry alone; or it is `NotHeld`.
+///
+/// Proves E3, X1, X4.
+pub async fn an_extend_is_like_any_other<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const LEASES: usize = 4;
+    const ROUNDS: usize = 5;
+    let client = bench.client().await?;
+    let clock = StoreClock::new(&bench).await?;
+    let mut in_time = false;
+    for round in 0..ROUNDS {
+        for key in bench.keys(&format!("extended:{round}"), LEASES)? {
+            let overdue = Overdue::new(&client, key).await?;
+            // Tells "from now" from "from the expiry".
+            tokio::time::sleep_until((overdue.from + ms(100)).into()).await;
+            let before_ms = clock.now_ms().await?;
+            let answer = client.extend(&overdue.id, ttl(LONG)?).await?;
+            let after_ms = clock.now_ms().await?;
+            in_time |= Instant::now() < overdue.until;
+            if let Some(expires_at_ms) = answer.expires_at_ms() {
+                counted_between("an extend", expires_at_ms, LONG, (before_ms, after_ms))?;
+                let info = held(&client, &overdue.key, &overdue.id).await?;
+                let mut expected = overdue.info;
+                expected.expires_at_ms = expires_at_ms;
+                same("the lock after an extend", info, expected)?;
+            }
+            let _ = client.release(&overdue.id).await?;
+        }
+        if in_time {
+            break;
+        }
+    }
+    clock.stop().await?;
+    Ok(if in_time { Outcome::Passed } else { TOO_SLOW })
+}
+
+/// A refusal in the tolerance uses no fence.
+///
+/// Proves E3, F4.
+pub async fn a_refusal_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const ROUNDS: usize = 5;
+    if !bench.has_fences() {
+        return Ok(Outcome::NO_FENCES);
+    }
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for key in bench.keys("refused", ROUNDS)? {
+        let step = fence_step(&client, &key).await?;
+        let overdue = Overdue::new(&client, key).await?;
+        tokio::time::sleep_until(overdue.from.into()).await;
+        for _ in 0..3 {
+            Ask::Acquire.finds_it_live(&other, &overdue).await?;
+        }
+        let live = client.release(&overdue.id).await?.is_released();
+        let next = next_fence(&other, &overdue.key).await?;
+        let fence = overdue.info.fence.fence().map(Fence::get);
+        let risen = rise(fence, next)?;
+        if live {
+            same("rise of the fence across refusals", risen, step)?;
+        }
+        if Instant::now() < overdue.until {
+            return Ok(Outcome::Passed);
+        }
+    }
+    Ok(TOO_SLOW)
+}
+
+/// An extend that is halted in the tolerance does not succeed beside an acquire by another.
+///
+/// Proves E3, X3, E1. Halted after each of its first polls.
+pub async fn a_halted_extend_takes_nothing_from_a_successor<H: Harness>(
+    bench: Bench<H>,
+) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let keys = bench.keys("halted", 10)?.into_iter().enumerate();
+    let races = keys.map(|(polls, key)| {
+        let (client, other) = (client.clone(), other.clone());
+        tokio::spawn(async move {
+            let overdue = Overdue::new(&client, key).await?;
+            tokio::time::sleep_until(overdue.from.into()).await;
+            let (challenger, lasting) = (LockId::generate()?, ttl(LONG)?);
+            let (extended, acquired) = halted(
+                polls,
+                client.extend(&overdue.id, lasting),
+                other.acquire(&overdue.key, &challenger, lasting),
+            )
+            .await;
+            let (extended, acquired) =
+                (extended?.expires_at_ms().is_some(), !acquired?.is_locked());
+            require(
+                !(extended && acquired),
+                "a halted extend and an acquire by another: expected one to succeed, saw both",
+            )?;
+            for (id, wins) in [(&overdue.id, extended), (&challenger, acquired)] {
+                if wins {
+                    held(&other, &overdue.key, id).await?;
+                }
+                let _ = client.release(id).await?;
+            }
+            Ok(())
+        })
+    });
+    join(races).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A lease whose end has passed, and the second after it has not.
+struct Overdue<F: FenceToken> {
+    key: LockKey,
+    id: LockId,
+    /// As it was before its end.
+    info: LockInfoDebug<F>,
+    /// Between these local times it is in the tolerance.
+    from: Instant,
+    until: Instant,
+}
+
+impl<F: FenceToken> Overdue<F> {
+    #[track_caller]
+    fn new<B: LockBackend<Fence = F>>(
+        client: &Client<B>,
+        key: LockKey,
+    ) -> impl Future<Output = Result<Self, Failure>> {
+        step(async move {
+            // The store's clock may be coarse.
+            let (lasting, slack) = (ms(50), ms(40));
+            let grant = take(client, &key, LONG).await?;
+            let mut info = held(client, &key, &grant.lock_id).await?;
+            let sent = Instant::now();
+            info.expires_at_ms = renew(client, &grant.lock_id, lasting).await?;
+            let from = Instant::now() + lasting + slack;
+            let tolerance = ms(TIME_TOLERANCE_MS.unsigned_abs());
+            let until = sent + lasting + tolerance - slack;
+            let id = grant.lock_id;
+            Ok(Self {
+                key,
+                id,
+                info,
+                from,
+                until,
+            })
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Asked {
+    First,
+    AfterOthers,
+}
+
+/// What shows whether a lease is live.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Ask {
+    IsLocked,
+    LookupByKey,
+    LookupById,
+    Acquire,
+    Replay,
+    Extend,
+    Release,
+}
+
+impl Ask {
+    const ALL: [Self; 7] = [
+        Self::IsLocked,
+        Self::LookupByKey,
+        Self::LookupById,
+        Self::Acquire,
+        Self::Replay,
+        Self::Extend,
+        Self::Release,
+    ];
+    /// What changes nothing, with a refusal in the middle. A grant is released again.
+    const HARMLESS: [Self; 7] = [
+        Self::IsLocked,
+        Self::LookupByKey,
+        Self::LookupById,
+        Self::Acquire,
+        Self::IsLocked,
+        Self::LookupByKey,
+        Self::LookupById,
+    ];
+
+    async fn finds_it_live<B: LockBackend>(
+        self,
+        client: &Client<B>,
+        overdue: &Overdue<B::Fence>,
+    ) -> Result<bool, Failure> {
+        let (key, id, lasting) = (&overdue.key, &overdue.id, ttl(LONG)?);
+        Ok(match self {
+            Self::IsLocked => client.is_locked(key).await?,
+            Self::LookupByKey => client.lookup_raw(Lookup::Key(key)).await?.is_some(),
+            Self::LookupById => client.lookup_raw(Lookup::Id(id)).await?.is_some(),
+            Self::Acquire => {
+                let challenger = LockId::generate()?;
+                let refused = client.acquire(key, &challenger, lasting).await?.is_locked();
+                let _ = client.release(&challenger).await?;
+                refused
+            }
+            // The same grant again, or a new one.
+            Self::Replay => match client.acquire(key, id, lasting).await? {
+                AcquireResult::Acquired(grant) => grant.expires_at_ms == overdue.info.expires_at_ms,
+                AcquireResult::Locked { .. } => {
+                    return Err(Failure::new(
+                        "a replay in the second after the expiry: expected a grant, saw Locked",
+                    ));
+                }
+            },
+            Self::Extend => client.extend(id, lasting).await?.expires_at_ms().is_some(),
+            Self::Release => client.release(id).await?.is_released(),
+        })
+    }
+}
+
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::IsLocked => "is_locked",
+            Self::LookupByKey => "lookup by key",
+            Self::LookupById => "lookup by id",
+            Self::Acquire => "acquire by another",
+            Self::Replay => "acquire by the holder",
+            Self::Extend => "extend",
+            Self::Release => "release",
+        })
+    }
+}
+
+fn word(live: bool) -> &'static str {
+    if live { "live" } else { "dead" }
+}

@@ -1,0 +1,243 @@
+//! Deadlines, clean-up and closing; and how many locks a store holds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use syncguard_core::backend::{AcquireRequest, ExtendRequest, LockBackend, Lookup, ReleaseRequest};
+use syncguard_core::{ErrorCode, LockError, LockId};
+
+use crate::clock::take_briefly;
+use crate::outcome::{require, same};
+use crate::steps::{
+    LONG, fails_with, fence_of, fence_step, free, give_back, held, join, ms, next_fence, renew,
+    rise, take, ttl,
+};
+use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
+
+/// A call that comes after its deadline is not sent, or it is answered and done.
+///
+/// Proves D1. Acquire, extend and release; a store without a way to go may answer at once.
+pub async fn a_call_after_its_deadline_is_not_sent<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (free_key, held_key) = (bench.key("free")?, bench.key("held")?);
+    let (id, lasting) = (LockId::generate()?, ttl(LONG)?);
+    let step = fence_step(&client, &free_key).await?;
+    let fence = next_fence(&client, &free_key).await?;
+    let holder = take(&client, &held_key, LONG).await?.lock_id;
+    let before = held(&client, &held_key, &holder).await?;
+    let backend = client.backend();
+    let late = tokio::time::Instant::now();
+
+    let acquired = backend
+        .acquire(AcquireRequest::new(&free_key, &id, lasting, late))
+        .await;
+    let sent = was_sent("acquire", acquired)?.is_some();
+    // What was queued nonetheless would come now.
+    tokio::time::sleep(ms(500)).await;
+    if sent {
+        give_back(&other, &id).await?;
+    } else {
+        free(&other, &free_key).await?;
+        let next = next_fence(&other, &free_key).await?;
+        same(
+            "rise of the fence across an acquire that was not sent",
+            rise(fence, next)?,
+            step,
+        )?;
+    }
+    let extended = backend
+        .extend(ExtendRequest::new(&holder, ttl(LONG * 2)?, late))
+        .await;
+    if was_sent("extend", extended)?.is_none() {
+        let after = held(&other, &held_key, &holder).await?;
+        same("the lock after an extend that was not sent", after, before)?;
+    }
+    let released = backend.release(ReleaseRequest::new(&holder, late)).await;
+    if was_sent("release", released)?.is_none() {
+        tokio::time::sleep(ms(500)).await;
+        give_back(&other, &holder).await?;
+    }
+    free(&other, &held_key).await?;
+    Ok(Outcome::Passed)
+}
+
+/// The answer, or `None` if the call was certainly not sent.
+fn was_sent<T>(what: &str, answer: Result<T, LockError>) -> Result<Option<T>, Failure> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) => {
+            same(
+                &format!("{what} after its deadline: code, and whether the outcome is unknown"),
+                (error.code(), error.outcome_unknown()),
+                (ErrorCode::NetworkTimeout, false),
+            )?;
+            Ok(None)
+        }
+    }
+}
+
+/// `purge_expired` deletes no live lock, none in the tolerance, and no fence counter.
+///
+/// Proves P1, E1, F2. It deletes what expired long ago, of whoever uses the store.
+pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (dead, live, overdue) = (
+        bench.key("dead")?,
+        bench.key("live")?,
+        bench.key("overdue")?,
+    );
+    let step = fence_step(&client, &dead).await?;
+    // Granted for less than it lasts: what it was granted for will have passed.
+    let holder = take(&client, &live, ms(1_500)).await?.lock_id;
+    renew(&client, &holder, LONG).await?;
+    let lease = take_briefly(&client, &dead).await?;
+    lease.end().await;
+    // No store deletes what expired less than two seconds ago. Later than the case below, so that it does
+    // not purge what that one counts.
+    tokio::time::sleep(ms(3_000)).await;
+    let before = held(&client, &live, &holder).await?;
+    let ending = take(&client, &overdue, LONG).await?.lock_id;
+    let renewed = Instant::now();
+    renew(&client, &ending, ms(50)).await?;
+    tokio::time::sleep(ms(60)).await;
+    let was_live = client.is_locked(&overdue).await?;
+    purge(&other).await?;
+    let is_live = client.is_locked(&overdue).await?;
+    if renewed.elapsed() < ms(1_000) {
+        same(
+            "is_locked in the tolerance, after a purge",
+            is_live,
+            was_live,
+        )?;
+    }
+    let after = held(&other, &live, &holder).await?;
+    same("a live lock after a purge", after, before)?;
+    free(&client, &dead).await?;
+    let next = next_fence(&other, &dead).await?;
+    same(
+        "rise of the fence across a purge",
+        rise(fence_of(&lease.grant), next)?,
+        step,
+    )?;
+    give_back(&client, &holder).await?;
+    Ok(Outcome::Passed)
+}
+
+/// `purge_expired` deletes no more than its limit.
+///
+/// Proves P2. By what it says, call by call.
+pub async fn purging_stops_at_its_limit<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    let mut leases = Vec::new();
+    for key in bench.keys("dead", 4)? {
+        leases.push(take_briefly(&client, &key).await?);
+    }
+    for lease in &leases {
+        lease.end().await;
+    }
+    tokio::time::sleep(ms(1_000)).await;
+    for limit in [1, 2] {
+        let purged = client.purge_expired(limit).await?;
+        require(
+            purged <= u64::from(limit),
+            format_args!("locks that a purge deleted: expected at most {limit}, saw {purged}"),
+        )?;
+    }
+    for lease in &leases {
+        let found = client.lookup_raw(Lookup::Id(&lease.grant.lock_id)).await?;
+        same("lookup of an expired id", found, None)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Purges until nothing is left, or for some seconds where others go on.
+async fn purge<B: LockBackend>(client: &Client<B>) -> Result<(), Failure> {
+    const LIMIT: u32 = 500;
+    let end = Instant::now() + Duration::from_secs(5);
+    while client.purge_expired(LIMIT).await? == u64::from(LIMIT) && Instant::now() < end {}
+    Ok(())
+}
+
+/// A client that is closed leaves its locks and other clients alone, and fails as it should.
+///
+/// Proves S1. Closed twice, by the bare backend and by `Locks`.
+pub async fn closing_a_client_ends_nothing_else<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (key, idle) = (bench.key("held")?, bench.key("idle")?);
+    let holder = take(&client, &key, LONG).await?.lock_id;
+    client.close().await?;
+    client.close().await?;
+    let id = LockId::generate()?;
+    match client.acquire(&idle, &id, ttl(LONG)?).await {
+        // It had nothing to close.
+        Ok(_) => give_back(&other, &id).await?,
+        Err(error) => same(
+            "the code of an acquire after close",
+            error.code(),
+            ErrorCode::ServiceUnavailable,
+        )?,
+    }
+    free(&other, &idle).await?;
+    client.locks().close().await?;
+    let code = ErrorCode::ServiceUnavailable;
+    fails_with("acquire", code, client.locks().try_lock(&idle)).await?;
+    fails_with("release", code, client.locks().release(holder)).await?;
+    held(&other, &key, &holder).await?;
+    renew(&other, &holder, LONG).await?;
+    give_back(&other, &holder).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Thousands of locks are held at once: as many as some seconds allow, up to 6,000.
+///
+/// Proves A1, K2, E1, L2. No lock makes room for another. It asks for 1,500 on a slow store too, unless that takes
+/// too long.
+pub async fn thousands_of_locks_are_held_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const MOST: usize = 6_000;
+    const TASKS: usize = 16;
+    const FEWEST: usize = 1_500;
+    const TAKING: Duration = Duration::from_secs(2);
+    const LONGEST: Duration = Duration::from_secs(15);
+    let clients = bench.clients(4).await?;
+    let (began, taken) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
+    let takers = (0..TASKS).map(|task| {
+        let client = clients[task % clients.len()].clone();
+        let keys = bench.keys(&format!("one-of-many:{task}"), MOST / TASKS);
+        let taken = Arc::clone(&taken);
+        tokio::spawn(async move {
+            let mut locks = Vec::new();
+            for key in keys? {
+                let enough = taken.fetch_add(1, Ordering::Relaxed) >= FEWEST;
+                if began.elapsed() > if enough { TAKING } else { LONGEST } {
+                    break;
+                }
+                let grant = take(&client, &key, LONG).await?;
+                locks.push((key, grant));
+                // A store that answers at once would keep the thread from everybody else.
+                tokio::task::yield_now().await;
+            }
+            Ok(locks)
+        })
+    });
+    let all = join(takers).await?;
+    let checks = all.into_iter().enumerate().map(|(task, locks)| {
+        let client = clients[(task + 1) % clients.len()].clone();
+        tokio::spawn(async move {
+            for (key, grant) in &locks {
+                let found = client.lookup_raw(Lookup::Id(&grant.lock_id)).await?;
+                let found = found.map(|info| (info.key, info.expires_at_ms, info.fence));
+                let expected = (key.clone(), grant.expires_at_ms, grant.fence);
+                same("one of many locks", found, Some(expected))?;
+                tokio::task::yield_now().await;
+            }
+            for (_, grant) in &locks {
+                give_back(&client, &grant.lock_id).await?;
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        })
+    });
+    join(checks).await?;
+    Ok(Outcome::Passed)
+}

@@ -1,0 +1,53 @@
+//! The broken backends that this version is known to refuse, read from the page that lists them.
+
+use serde::Serialize;
+
+use crate::{CaseReport, Status};
+
+/// How strong a run was: how many of the [broken backends](mod@crate::mutants) its cases refuse.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Mutants {
+    /// How many this version of the suite is known to refuse.
+    pub known: usize,
+    /// Those whose case was run and passed: a backend with such a fault would have failed it.
+    pub caught: usize,
+    /// The faults that a skipped case would have shown, and no other is known to show.
+    pub unseen: Vec<&'static str>,
+}
+
+impl Mutants {
+    pub(crate) fn of(cases: &[CaseReport]) -> Self {
+        let status = |name| {
+            let case = cases.iter().find(|case| case.name == name);
+            case.map(|case| case.status)
+        };
+        let all: Vec<_> = all().collect();
+        let passed = |mutant: &&Mutant| status(mutant.case) == Some(Status::Passed);
+        let skipped = |mutant: &&Mutant| status(mutant.case) == Some(Status::Skipped);
+        Self {
+            known: all.len(),
+            caught: all.iter().filter(passed).count(),
+            unseen: all
+                .iter()
+                .filter(skipped)
+                .map(|mutant| mutant.fault)
+                .collect(),
+        }
+    }
+}
+
+/// A row of the table.
+struct Mutant {
+    fault: &'static str,
+    case: &'static str,
+}
+
+fn all() -> impl Iterator<Item = Mutant> {
+    include_str!("mutants.md").lines().filter_map(|line| {
+        let (columns, link) = line.strip_prefix("| ")?.split_once("| [`")?;
+        let (fault, _) = columns.split_once(" |")?;
+        let (case, _) = link.split_once("`](crate::cases::")?;
+        Some(Mutant { fault, case })
+    })
+}

@@ -1,0 +1,151 @@
+//! Correct stores that are slow, or whose clock is coarse: the suite passes them.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use syncguard_conformance::{Harness, RunOptions, run};
+use syncguard_core::backend::{
+    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
+    LockBackend, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter, Watch,
+    WatchRequest,
+};
+use syncguard_core::{
+    ExtendResult, Fence, Finding, LockError, LockInfoDebug, LockKey, ReleaseResult,
+};
+use syncguard_memory::{ManualClock, MemoryBackend};
+
+/// Something that happens before each call.
+trait Pace: std::fmt::Debug + Clone + Send + Sync + 'static {
+    fn pace(&self) -> impl Future<Output = ()> + Send;
+}
+
+#[derive(Debug, Clone)]
+struct Paced<P> {
+    memory: MemoryBackend,
+    pace: P,
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<P: Pace> LockBackend for Paced<P> {
+    type Fence = Fence;
+
+    fn capabilities(&self) -> Capabilities {
+        self.memory.capabilities()
+    }
+
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
+        self.pace.pace().await;
+        self.memory.acquire(request).await
+    }
+
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
+        self.pace.pace().await;
+        self.memory.release(request).await
+    }
+
+    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
+        self.pace.pace().await;
+        self.memory.extend(request).await
+    }
+
+    async fn lookup_raw(
+        &self,
+        request: LookupRequest<'_>,
+    ) -> Result<Option<LockInfoDebug>, LockError> {
+        self.pace.pace().await;
+        self.memory.lookup_raw(request).await
+    }
+
+    async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
+        self.pace.pace().await;
+        self.memory.is_locked(request).await
+    }
+
+    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
+        self.pace.pace().await;
+        self.memory.watch(request).await
+    }
+
+    async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
+        self.pace.pace().await;
+        self.memory.purge_expired(request).await
+    }
+
+    async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
+        self.memory.preflight(request).await
+    }
+
+    async fn close(&self, request: CloseRequest) -> Result<(), LockError> {
+        self.memory.close(request).await
+    }
+
+    fn attach(&self, reporter: Reporter) {
+        self.memory.attach(reporter);
+    }
+}
+
+impl<P: Pace> Harness for Paced<P> {
+    type Backend = Self;
+
+    async fn connect(&self) -> Result<Self, LockError> {
+        Ok(self.clone())
+    }
+
+    async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
+        self.memory.set_fence_counter(key, counter);
+        Ok(true)
+    }
+}
+
+async fn conforms<P: Pace>(store: Paced<P>) {
+    let report = run(Arc::new(store), RunOptions::new().concurrency(32)).await;
+    assert!(report.is_success() && report.skipped == 0, "{report}");
+}
+
+/// Takes 30 ms for each call, as a store on another continent.
+#[derive(Debug, Clone)]
+struct Slow;
+
+impl Pace for Slow {
+    async fn pace(&self) {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_store_conforms() {
+    let memory = MemoryBackend::new();
+    conforms(Paced { memory, pace: Slow }).await;
+}
+
+/// Moves the store's clock on by whole ticks of 10 ms.
+#[derive(Debug, Clone)]
+struct Ticking {
+    clock: ManualClock,
+    began: Instant,
+    ticks: Arc<Mutex<u64>>,
+}
+
+impl Pace for Ticking {
+    async fn pace(&self) {
+        const TICK_MS: u64 = 10;
+        let mut ticks = self.ticks.lock().unwrap();
+        let passed = u64::try_from(self.began.elapsed().as_millis()).unwrap() / TICK_MS;
+        let by = Duration::from_millis((passed - *ticks) * TICK_MS);
+        self.clock.advance(by);
+        *ticks = passed;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_with_coarse_time_conforms() {
+    let clock = ManualClock::new();
+    let memory = MemoryBackend::with_clock(clock.clone());
+    let (began, ticks) = (Instant::now(), Arc::default());
+    let pace = Ticking {
+        clock,
+        began,
+        ticks,
+    };
+    conforms(Paced { memory, pace }).await;
+}
