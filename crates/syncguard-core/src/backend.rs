@@ -173,9 +173,9 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         async { Ok(Vec::new()) }
     }
 
-    /// Deletes up to `limit` locks that expired more than two seconds ago, and returns how many it
-    /// deleted; fewer than `limit` means that none are left. Never a fence counter. Default: 0, for
-    /// stores that forget expired locks themselves.
+    /// Deletes up to `limit` expired locks, and returns how many it deleted; fewer than `limit` means that
+    /// none are left that expired more than two seconds ago. Never a fence counter. Default: 0, for stores
+    /// that forget expired locks themselves.
     ///
     /// # Errors
     /// A failure of the store.
