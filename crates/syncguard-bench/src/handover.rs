@@ -144,11 +144,11 @@ impl Handover {
                 Target::AtLeast(bounds.fairness),
             ),
             of(
-                format!("gave up on {on}"),
+                format!("served within 30 s on {on}"),
                 "of all",
-                self.gave_up,
+                1.0 - self.gave_up,
                 ("all", 1.0),
-                Target::AtMost(0.0),
+                Target::AtLeast(1.0),
             ),
         ]
     }

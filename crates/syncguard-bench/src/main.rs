@@ -22,6 +22,7 @@ mod memory;
 mod postgres;
 mod redis;
 mod report;
+mod sqlite;
 mod workload;
 
 use report::{Report, StoreReport};
@@ -102,6 +103,10 @@ const STORES: &[Store] = &[
     Store {
         name: "firestore",
         measure: firestore::measure,
+    },
+    Store {
+        name: "sqlite",
+        measure: sqlite::measure,
     },
     Store {
         name: "memory",

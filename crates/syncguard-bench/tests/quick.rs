@@ -89,6 +89,17 @@ fn firestore() {
 }
 
 #[test]
+fn sqlite() {
+    let parts = [
+        "durable, 16 tasks the bare driver",
+        "not durable, 16 tasks the bare driver",
+        "BEGIN EXCLUSIVE",
+        "flock",
+    ];
+    assert_complete(&bench("sqlite"), &parts);
+}
+
+#[test]
 fn memory() {
     assert_complete(&bench("memory"), &["16 tasks a map behind a mutex"]);
 }
