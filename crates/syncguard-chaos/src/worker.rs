@@ -106,7 +106,7 @@ impl<B: LockBackend<Fence = Fence>> Client<B> {
         while now_us() < until_us {
             let key = self.rng.pick(&keys).context("no keys to work on")?.clone();
             let (ttl, is_short) = self.ttl()?;
-            let acquired = if self.rng.percent(40) {
+            let acquired = if self.rng.percent(25) {
                 self.wait(&key, ttl).await
             } else {
                 let attempt = self.locks.try_lock(&key).ttl(ttl);
@@ -134,7 +134,7 @@ impl<B: LockBackend<Fence = Fence>> Client<B> {
         key: &LockKey,
         ttl: Ttl,
     ) -> Option<Result<Option<LockGuard>, LockError>> {
-        let timeout = Duration::from_millis(self.rng.within(10..2_000));
+        let timeout = Duration::from_millis(self.rng.within(5..300));
         let wait = self.locks.lock(key).ttl(ttl).timeout(timeout);
         Some(match self.some_abandoned(wait).await? {
             Ok(guard) => Ok(Some(guard)),

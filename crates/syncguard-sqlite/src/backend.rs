@@ -161,8 +161,7 @@ impl LockBackend for SqliteBackend {
     /// For a file it opens one more connection, which stays open while anyone waits.
     async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
         let wake_ups = &self.inner.wake_ups;
-        let watch = wake_ups.watch(self, request.key, request.deadline).await?;
-        Ok(Some(watch))
+        wake_ups.watch(self, request.key, request.deadline).await
     }
 
     /// Takes the write lock for a moment, and writes nothing.

@@ -79,11 +79,13 @@ impl SqliteBackend {
     /// An operation takes one connection for as long as its transaction runs. While it does, SQLite's own
     /// `busy_timeout` of that connection is zero; the operation waits by itself. The pool's journal mode
     /// and `synchronous` setting apply: [`preflight`](syncguard_core::Locks::preflight) reports those that
-    /// weaken the locks. The application's long transactions keep the locks waiting, and the other way
-    /// round: a file of their own is better.
+    /// weaken the locks. Long transactions of the application delay lock operations, and lock operations delay
+    /// the application: a file of their own is better.
     ///
     /// The pool may hold connections on which the application left a transaction open. An operation rolls
     /// that transaction back first, so that a grant is committed and a read sees what others committed.
+    ///
+    /// That the file was replaced is noticed from the first operation that succeeds.
     ///
     /// While a caller waits for a key, the backend opens one connection beside the pool, with the pool's
     /// connect options.
@@ -177,6 +179,11 @@ fn place_of_pool(pool: &SqlitePool) -> Result<Place, LockError> {
         || name.starts_with("file:") && name.contains("memory")
         // sqlx has no accessor for it.
         || format!("{target:?}").contains("in_memory: true");
+    if !in_memory && name.starts_with("file:") {
+        return Err(LockError::invalid_argument(
+            "the pool's file must be given by a path, not by a `file:` URI",
+        ));
+    }
     if !in_memory {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         return Ok(Place::of_pool(path));

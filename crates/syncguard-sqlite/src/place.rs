@@ -22,6 +22,8 @@ pub(crate) struct FilePlace {
     /// pool that closes idle connections.
     side_files: bool,
     opened: OnceLock<Vec<(PathBuf, Identity)>>,
+    /// The file that the backend's own connections opened.
+    main: OnceLock<Identity>,
 }
 
 impl Place {
@@ -40,6 +42,7 @@ impl Place {
             path,
             side_files,
             opened: OnceLock::new(),
+            main: OnceLock::new(),
         })
     }
 
@@ -48,6 +51,22 @@ impl Place {
             Self::Memory => None,
             Self::File(file) => Some(&file.path),
         }
+    }
+
+    /// Which file the path leads to, if there is one.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        Identity::of(self.path()?)
+    }
+
+    /// Remembers the file that was opened. Fails if it is not the one that was there before.
+    pub(crate) fn remember_main(&self, before: Option<Identity>) -> Result<(), LockError> {
+        if let (Self::File(file), Some(opened)) = (self, self.identity()) {
+            if before.is_some_and(|before| before != opened) {
+                return Err(replaced(&file.path));
+            }
+            file.main.get_or_init(|| opened);
+        }
+        Ok(())
     }
 
     /// Remembers which files are there, once an operation has succeeded on them.
@@ -63,6 +82,10 @@ impl Place {
         let Self::File(file) = self else {
             return Ok(());
         };
+        let main = file.main.get();
+        if main.is_some_and(|main| Identity::of(&file.path) != Some(*main)) {
+            return Err(replaced(&file.path));
+        }
         let opened = file.opened.get().map_or(&[][..], Vec::as_slice);
         let is_there = |(path, opened): &(PathBuf, Identity)| Identity::of(path) == Some(*opened);
         match opened.iter().find(|opened| !is_there(opened)) {
@@ -95,7 +118,7 @@ impl FilePlace {
 
 /// Which file a path leads to. Where nobody can replace an open file, as on Windows, all are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Identity {
+pub(crate) struct Identity {
     #[cfg(unix)]
     device: u64,
     #[cfg(unix)]

@@ -4,9 +4,8 @@
 //! a task asks SQLite at short intervals whether the file was changed, on a connection of its own, and
 //! then which of the watched keys are free.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::SqliteConnection;
@@ -38,16 +37,8 @@ pub(crate) struct WakeUps(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     watchers: Watchers,
-    /// How many watch a storage key.
-    watched: Mutex<HashMap<String, usize>>,
     /// The present task.
     poller: tokio::sync::Mutex<Option<Arc<Poller>>>,
-}
-
-impl Shared {
-    fn watched(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl WakeUps {
@@ -56,13 +47,18 @@ impl WakeUps {
         self.0.watchers.wake(storage_key);
     }
 
-    /// Watches a key.
+    /// Watches a key. `None` if the store is in memory over a pool: other backends over that pool change it
+    /// unseen.
     pub(crate) async fn watch(
         &self,
         backend: &SqliteBackend,
         key: &LockKey,
         deadline: Instant,
-    ) -> Result<Watch, LockError> {
+    ) -> Result<Option<Watch>, LockError> {
+        let in_memory = matches!(backend.settings().place, Place::Memory);
+        if in_memory && backend.connections().are_given() {
+            return Ok(None);
+        }
         let storage_key = backend.names().storage_key(key)?;
         let mut present = self.0.poller.lock().await;
         // While the mutex is held: a task that finds nobody ends.
@@ -70,7 +66,6 @@ impl WakeUps {
             backend: backend.clone(),
             key: key.clone(),
             watcher: self.0.watchers.watch(&storage_key),
-            _entry: Entry::new(&self.0, storage_key),
             looked: false,
             poller: match &backend.settings().place {
                 // Nobody else changes it.
@@ -82,35 +77,7 @@ impl WakeUps {
             },
         };
         present.clone_from(&watched.poller);
-        Ok(Watch::new(watched))
-    }
-}
-
-/// Counts a watcher of a storage key.
-struct Entry {
-    shared: Arc<Shared>,
-    storage_key: String,
-}
-
-impl Entry {
-    fn new(shared: &Arc<Shared>, storage_key: String) -> Self {
-        *shared.watched().entry(storage_key.clone()).or_default() += 1;
-        Self {
-            shared: Arc::clone(shared),
-            storage_key,
-        }
-    }
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        let mut watched = self.shared.watched();
-        if let Some(count) = watched.get_mut(&self.storage_key) {
-            *count -= 1;
-            if *count == 0 {
-                watched.remove(&self.storage_key);
-            }
-        }
+        Ok(Some(Watch::new(watched)))
     }
 }
 
@@ -148,7 +115,7 @@ impl Poller {
     }
 }
 
-/// However the task ends, who is woken finds that the watch is lost.
+/// When the task ends, this marks the watches as lost and wakes all who wait.
 struct Ending {
     poller: Arc<Poller>,
     shared: Arc<Shared>,
@@ -166,7 +133,7 @@ async fn poll(
     backend: &SqliteBackend,
     shared: &Shared,
     mut connection: SqliteConnection,
-    mut version: i64,
+    mut version: Option<i64>,
 ) -> Result<(), LockError> {
     let mut unused = 0;
     loop {
@@ -175,14 +142,13 @@ async fn poll(
             return Ok(());
         }
         backend.settings().place.check()?;
-        let keys: Vec<String> = shared.watched().keys().cloned().collect();
-        if keys.is_empty() {
+        if shared.watchers.is_empty() {
             unused += 1;
             if unused < UNUSED_POLLS {
                 continue;
             }
             let mut present = shared.poller.lock().await;
-            if shared.watched().is_empty() {
+            if shared.watchers.is_empty() {
                 *present = None;
                 return Ok(());
             }
@@ -190,9 +156,16 @@ async fn poll(
         }
         unused = 0;
         let present = data_version(&mut connection).await?;
-        if present == version {
+        if present.is_none() || present == version {
             continue;
         }
+        // After the version: who watches later looks later, too.
+        let keys: Vec<String> = shared
+            .watchers
+            .watched()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         let keys = serde_json::to_string(&keys).map_err(|_| unreadable())?;
         match read(
             &mut connection,
@@ -213,16 +186,13 @@ async fn poll(
     }
 }
 
-/// A number that changes when another connection has changed the file.
-async fn data_version(connection: &mut SqliteConnection) -> Result<i64, LockError> {
-    loop {
-        match sqlx::query_scalar(DATA_VERSION)
-            .fetch_one(&mut *connection)
-            .await
-        {
-            Err(error) if is_busy(&error) => sleep(POLL).await,
-            version => return version.map_err(|error| map(error, Stage::Reading)),
-        }
+/// A number that changes when another connection has changed the file; `None` while the file is locked.
+async fn data_version(connection: &mut SqliteConnection) -> Result<Option<i64>, LockError> {
+    let version = sqlx::query_scalar(DATA_VERSION).fetch_one(connection).await;
+    match version {
+        Ok(version) => Ok(Some(version)),
+        Err(error) if is_busy(&error) => Ok(None),
+        Err(error) => Err(map(error, Stage::Reading)),
     }
 }
 
@@ -231,7 +201,6 @@ struct Watched {
     backend: SqliteBackend,
     key: LockKey,
     watcher: Watcher,
-    _entry: Entry,
     /// The key was held once the watch was in place.
     looked: bool,
     /// `None` where this process alone has the store.

@@ -56,3 +56,30 @@ fn a_store_outlives_the_runtime_that_made_it() {
         assert!(common::is_held(&backend, &key("another")).await);
     });
 }
+
+/// Else other processes could not write until this one does.
+#[test]
+fn a_runtime_that_ends_leaves_no_transaction_open() {
+    let (_folder, path) = file();
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let first = runtime();
+    let backend = first.block_on(SqliteBackend::connect(&path)).unwrap();
+    for round in 0..50_u64 {
+        let ending = runtime();
+        for number in 0..4 {
+            let locks = Locks::new(backend.clone());
+            let key = format!("k{round}-{number}");
+            ending.spawn(async move { locks.try_lock(key).await });
+        }
+        std::thread::sleep(Duration::from_micros(round * 20));
+        ending.shutdown_background();
+        first.block_on(async {
+            let mut other = connection(&path).await;
+            let write = "BEGIN IMMEDIATE; COMMIT";
+            let written =
+                async { while sqlx::raw_sql(write).execute(&mut other).await.is_err() {} };
+            let in_time = tokio::time::timeout(PATIENCE, written).await;
+            in_time.expect("the file stays locked");
+        });
+    }
+}

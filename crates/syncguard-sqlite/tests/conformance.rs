@@ -23,18 +23,14 @@ mod through_telemetry {
     syncguard_conformance::suite!(Observed(harness()));
 }
 
-/// A store in memory is one connection, which all clones of the backend share.
-struct MemoryHarness {
-    backend: SqliteBackend,
-    pool: SqlitePool,
-}
+/// A store in memory is one connection, which all backends over its pool share.
+struct MemoryHarness(SqlitePool);
 
 impl MemoryHarness {
     async fn new() -> Result<Self, LockError> {
-        let pool = common::memory_pool();
-        let backend = SqliteBackend::with_pool(pool.clone(), SqliteOptions::new())?;
-        backend.setup_schema().await?;
-        Ok(Self { backend, pool })
+        let harness = Self(common::memory_pool());
+        harness.connect().await?.setup_schema().await?;
+        Ok(harness)
     }
 }
 
@@ -42,11 +38,11 @@ impl Harness for MemoryHarness {
     type Backend = SqliteBackend;
 
     async fn connect(&self) -> Result<SqliteBackend, LockError> {
-        Ok(self.backend.clone())
+        SqliteBackend::with_pool(self.0.clone(), SqliteOptions::new())
     }
 
     async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
-        let written = write_fence_counter(&self.pool, key, counter).await;
+        let written = write_fence_counter(&self.0, key, counter).await;
         written.map(|()| true)
     }
 }

@@ -2,6 +2,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use syncguard_core::{Finding, LockError, Locks};
+use syncguard_sqlite::sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use syncguard_sqlite::{SqliteBackend, SqliteOptions};
 use tempfile::TempDir;
 
@@ -57,6 +58,9 @@ async fn preflight(deployment: Deployment) -> Result<Vec<Finding>, LockError> {
     if let Some(table) = asked.fence_counters {
         options = options.fence_counters_table(table);
     }
-    let backend = SqliteBackend::connect_with(path, options).await?;
+    // Over a pool: to connect would create tables, and change the journal mode.
+    let target = SqliteConnectOptions::new().filename(path);
+    let pool = SqlitePoolOptions::new().max_connections(1);
+    let backend = SqliteBackend::with_pool(pool.connect_lazy_with(target), options)?;
     Locks::new(backend).preflight().await
 }

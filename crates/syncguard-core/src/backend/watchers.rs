@@ -56,6 +56,12 @@ impl Watchers {
         }
     }
 
+    /// The keys that somebody watches.
+    #[must_use]
+    pub fn watched(&self) -> Vec<Arc<str>> {
+        self.keys().keys().cloned().collect()
+    }
+
     /// Whether nobody watches any key.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -13,7 +13,7 @@ ON CONFLICT (key) DO UPDATE
 SET lock_id = excluded.lock_id, expires_at_ms = excluded.expires_at_ms,
     acquired_at_ms = excluded.acquired_at_ms, fence = excluded.fence, user_key = excluded.user_key;
 
-SELECT CASE WHEN lock_id = $1 THEN 'granted'
+SELECT CASE WHEN lock_id = $1 AND {live} THEN 'granted'
             -- It may have expired since the first statement.
             WHEN {live} OR counter.fence BETWEEN 0 AND {fence_max} - 1 THEN 'locked'
             ELSE 'exhausted' END AS word,

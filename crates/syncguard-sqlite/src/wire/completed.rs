@@ -8,8 +8,8 @@ use tokio::runtime::Handle;
 
 /// A future that runs to its end: if it is dropped before, it goes on in the background.
 ///
-/// SQLite executes what it was sent in any case. Whoever has the next turn must find the transaction
-/// ended.
+/// SQLite executes what it was sent in any case. The transaction must end before the next turn
+/// begins.
 pub(super) struct Completed<T: Send + 'static> {
     /// `None` once it has ended.
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,

@@ -20,8 +20,8 @@ use crate::place::Place;
 const MARGIN: Duration = Duration::from_millis(10);
 
 /// How long an operation waits before it tries again while another connection has the file's lock. The
-/// lock is free for moments only between the transactions of busy processes, and SQLite has no queue:
-/// who comes more often does not starve.
+/// lock is free for moments only between the transactions of busy processes, and SQLite has no queue: only
+/// who asks often does not starve.
 pub(super) const BUSY_PAUSE: Duration = Duration::from_millis(1);
 
 /// Until when an operation with this deadline waits.
@@ -62,12 +62,14 @@ impl Connections {
         place: &Place,
         deadline: Instant,
     ) -> Result<Self, LockError> {
+        let before = place.identity();
         let writer = open(&target, deadline).await?;
         let writer = Arc::new(Mutex::new(Some(writer)));
         let reader = match place {
             Place::Memory => Arc::clone(&writer),
             Place::File(_) => Arc::new(Mutex::new(Some(open(&target, deadline).await?))),
         };
+        place.remember_main(before)?;
         Ok(Self {
             origin: Origin::Own(Box::new(target)),
             writer,
@@ -97,6 +99,11 @@ impl Connections {
             Origin::Own(target) => open(target, deadline).await,
             Origin::Given(pool) => open(&pool.connect_options(), deadline).await,
         }
+    }
+
+    /// Whether they are a pool's.
+    pub(crate) fn are_given(&self) -> bool {
+        matches!(self.origin, Origin::Given(_))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -136,7 +143,8 @@ impl Connections {
                     }
                     *turn = Some(open(target, until).await?);
                 }
-                Ok(Connection::Own(turn))
+                let in_memory = Arc::ptr_eq(&self.writer, &self.reader);
+                Ok(Connection::Own(turn, in_memory))
             }
             (Origin::Given(pool), turn) => {
                 let connecting = |error| map(error, Stage::Connecting);
@@ -200,14 +208,15 @@ impl fmt::Debug for Connections {
 
 /// A connection in use, with its turn.
 pub(super) enum Connection {
-    Own(Turn),
+    /// And whether the store is in memory, and so lives in this connection.
+    Own(Turn, bool),
     Given(Option<Turn>, PoolConnection<Sqlite>),
 }
 
 impl Connection {
     pub(super) fn get_mut(&mut self) -> Result<&mut SqliteConnection, sqlx::Error> {
         match self {
-            Self::Own(turn) => turn.as_mut().ok_or(sqlx::Error::WorkerCrashed),
+            Self::Own(turn, _) => turn.as_mut().ok_or(sqlx::Error::WorkerCrashed),
             Self::Given(_, connection) => Ok(connection),
         }
     }
@@ -216,10 +225,25 @@ impl Connection {
         matches!(self, Self::Given(..))
     }
 
+    /// Rolls back what is open on it. In memory the next turn does that, and nobody else waits.
+    pub(super) fn roll_back(self) {
+        if let Self::Own(mut turn, false) = self {
+            // SQLite does that when it closes the connection.
+            *turn = None;
+        }
+    }
+
+    /// Has the application's pool close it.
+    pub(super) fn close_on_drop(&mut self) {
+        if let Self::Given(_, connection) = self {
+            connection.close_on_drop();
+        }
+    }
+
     /// Gives the connection back and keeps the turn.
     pub(super) fn into_turn(self) -> Option<Turn> {
         match self {
-            Self::Own(turn) => Some(turn),
+            Self::Own(turn, _) => Some(turn),
             Self::Given(turn, _) => turn,
         }
     }

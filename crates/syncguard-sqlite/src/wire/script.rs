@@ -22,10 +22,12 @@ const DEAD_BY_MS: &str = "({now_ms} - {tolerance_ms})";
 
 const LIVE: &str = "expires_at_ms > {dead_by_ms}";
 
-/// A transaction, sent as one text: between its statements nobody has to come back to.
-#[derive(Debug)]
+/// A transaction, sent as one text: SQLite's thread executes it without waiting for a task in between.
+#[derive(Debug, Clone)]
 pub(crate) struct Script {
     pub(super) sql: SqlStr,
+    /// How many it has.
+    pub(super) statements: usize,
     /// Whether it takes the write lock.
     pub(super) writes: bool,
 }
@@ -77,6 +79,8 @@ impl Script {
         let begin = if writes { "BEGIN IMMEDIATE" } else { "BEGIN" };
         let text = format!("{begin}; {}; COMMIT", body.trim_end_matches(';'));
         Self {
+            // No text in it has a semicolon.
+            statements: text.split(';').count(),
             // Only constants and checked, quoted identifiers are filled in.
             sql: AssertSqlSafe(Arc::<str>::from(text)).into_sql_str(),
             writes,
