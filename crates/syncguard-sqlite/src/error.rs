@@ -69,11 +69,12 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
     }
 }
 
-/// The error of an operation whose turn did not come before its deadline.
+/// The error of an operation that could not begin before its deadline.
 pub(crate) fn too_late() -> LockError {
     LockError::new(
         ErrorCode::NetworkTimeout,
-        "earlier operations of this process did not end before the deadline; nothing was sent",
+        "the file, or an earlier operation of this process, was busy until the deadline; nothing was \
+         sent",
     )
 }
 

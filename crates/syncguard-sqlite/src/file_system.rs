@@ -31,7 +31,7 @@ const NETWORK: &[(u32, &str)] = &[
     (0xbacb_acbc, "VMware shared folder"),
 ];
 
-/// A program of which the kernel does not know where it has the files from.
+/// FUSE: the kernel does not know where the files are stored.
 const FUSE: u32 = 0x6573_5546;
 
 /// What a file lies on.
@@ -40,7 +40,7 @@ pub(crate) enum FileSystem {
     Local,
     Network(&'static str),
     Fuse,
-    /// This operating system does not tell.
+    /// This operating system does not report it.
     Unknown,
 }
 

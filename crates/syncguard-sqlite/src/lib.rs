@@ -22,7 +22,7 @@
 //!
 //! Locks are rows of one table, fence counters rows of another; [`SqliteBackend::schema_ddl`] prints both.
 //! They have the columns of SyncGuard's tables in PostgreSQL. Every operation is one transaction. One that
-//! writes begins it with `BEGIN IMMEDIATE`, so it cannot fail half-way for want of the write lock. A
+//! writes begins it with `BEGIN IMMEDIATE`, so it cannot fail half-way because another process has the write lock. A
 //! contended acquire only reads. While a lock is held, no transaction is open for it.
 //!
 //! SQLite has one writer at a time. An operation that finds the file locked tries again until its own
@@ -38,9 +38,11 @@
 //!
 //! # Files
 //!
-//! - The database needs its companions `-wal` and `-shm` in the same folder. Never delete, copy or replace
-//!   one of the three while a process uses them. On Unix an operation notices that and fails with
-//!   `ServiceUnavailable`; on Windows the system prevents it.
+//! - The database needs its companions `-wal` and `-shm` in the same folder. Never delete or replace
+//!   one of the three, or write a backup into the database, while a process uses them. On Unix an operation fails
+//!   with `ServiceUnavailable` if the database was deleted or replaced by another file, and, without a pool of
+//!   yours, if a companion was; on Windows the system prevents it. A backup that was written into the same file
+//!   is not noticed.
 //! - [`connect`](SqliteBackend::connect) refuses network file systems on Linux, where the kernel names them.
 //!   On other systems nobody checks. Containers may share the file if they run on one kernel and mount one
 //!   local folder; a virtual machine and its host may not.

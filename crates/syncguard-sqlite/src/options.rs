@@ -89,7 +89,7 @@ impl SqliteOptions {
     /// The longest that an operation waits for transactions of other connections to the file. Default:
     /// until the operation's own deadline.
     ///
-    /// An operation that waited in vain fails with `NetworkTimeout`, and its outcome is known.
+    /// An operation that reaches this limit fails with `NetworkTimeout`, and its outcome is known.
     #[must_use]
     pub fn busy_timeout(mut self, timeout: Duration) -> Self {
         self.busy_timeout = Some(timeout);

@@ -183,14 +183,14 @@ fn about_file(path: &Path) -> Vec<Finding> {
         FileSystem::Network(name) => Some(Finding::new(
             Severity::Error,
             "sqlite-network-file-system",
-            format!("{path_shown} lies on a network file system ({name}): locks do not exclude"),
+            format!("{path_shown} is on a network file system ({name}): a key can have two holders"),
             "move the file to a local disk, or use a store with a server",
         )),
         FileSystem::Fuse => Some(Finding::new(
             Severity::Warning,
             "sqlite-fuse",
             format!(
-                "{path_shown} lies on a FUSE file system: whether its locks and its shared memory work \
+                "{path_shown} is on a FUSE file system: whether its locks and its shared memory work \
                  depends on the program behind it"
             ),
             "move the file to a local disk, such as a volume instead of a folder of a virtual machine's \
@@ -199,7 +199,7 @@ fn about_file(path: &Path) -> Vec<Finding> {
         FileSystem::Unknown => Some(Finding::new(
             Severity::Info,
             "sqlite-file-system-unknown",
-            format!("on which file system {path_shown} lies is not known here"),
+            format!("cannot determine the file system of {path_shown}"),
             "make sure that it is a local disk",
         )),
     });
