@@ -109,6 +109,20 @@ async fn a_watching_connection_that_ends_costs_a_poll_and_comes_back() {
     drop(served(waiting).await);
 }
 
+/// The release, the read of the watch and the next acquire all find their script gone.
+#[tokio::test]
+async fn flushed_scripts_lose_no_wake_up() {
+    let server = RedisServer::start().unwrap();
+    let (locks, elsewhere) = two_processes(&server).await;
+    let raw = Raw::connect(&server.url()).await;
+    let holder = granted(&elsewhere, "k").await;
+    let waiting = waiter(&locks, "k");
+    until_watching(&raw).await;
+    let _: String = raw.run(&["SCRIPT", "FLUSH"]).await;
+    assert!(holder.release().await.unwrap().is_released());
+    drop(served(waiting).await);
+}
+
 #[tokio::test]
 async fn without_the_right_to_track_a_caller_polls() {
     let server = RedisServer::start().unwrap();
