@@ -17,6 +17,7 @@ fn doctor_with(arguments: &[&str], environment: &[(&str, &str)]) -> (Output, Str
     for variable in [
         "SYNCGUARD_REDIS_URL",
         "SYNCGUARD_POSTGRES_URL",
+        "SYNCGUARD_SQLITE_PATH",
         "FIRESTORE_EMULATOR_HOST",
     ] {
         command.env_remove(variable);
