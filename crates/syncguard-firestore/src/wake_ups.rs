@@ -74,7 +74,7 @@ impl WakeUps {
         let current = timeout_at(deadline, current).await;
         match current.map(|seen| seen.is_ok()) {
             Ok(true) => Ok(Some(Watch::new(watched))),
-            Ok(false) if self.state().refusals.last() => Ok(None),
+            Ok(false) if self.state().refusals.in_force() => Ok(None),
             Ok(false) => Err(lost()),
             Err(_) => Err(LockError::new(
                 ErrorCode::NetworkTimeout,
@@ -86,7 +86,7 @@ impl WakeUps {
     /// Adds a target to the present stream, or to a new one.
     fn add_target(&self, wire: &Wire, document: String) -> Option<Watched> {
         let mut state = self.state();
-        if state.closed || state.refusals.last() {
+        if state.closed || state.refusals.in_force() {
             return None;
         }
         let is_usable = |stream: &Stream| !stream.requests.is_closed();

@@ -1,4 +1,4 @@
-//! Callers that wait are woken when the key becomes free, whoever frees it.
+//! Callers that wait are woken when the key becomes free, by any client.
 
 mod common;
 

@@ -129,7 +129,7 @@ impl WakeUps {
         if let Some(listening) = state.listening.as_ref().filter(|it| !it.is_lost()) {
             return Ok(Some(Arc::clone(listening)));
         }
-        if state.closed || state.refusals.last() {
+        if state.closed || state.refusals.in_force() {
             return Ok(None);
         }
         let deadline = deadline.min(Instant::now() + OPEN_TIMEOUT);

@@ -53,7 +53,7 @@ impl WakeUps {
         deadline: Instant,
     ) -> Result<Option<Watch>, LockError> {
         let mut state = self.0.lock().await;
-        if state.refusals.last() {
+        if state.refusals.in_force() {
             return Ok(None);
         }
         let tracking = self.tracking(&mut state, clients, deadline).await?;

@@ -58,7 +58,7 @@ pub(super) fn disturb(store: &Store, address: &str, settings: Settings) -> Resul
         match fault {
             Fault::Kill => {
                 let calls = workers.remove(victim).kill()?;
-                killed.extend(runtime.block_on(give_back(&locks, &calls))?);
+                killed.extend(runtime.block_on(release_left(&locks, &calls))?);
                 killed.extend(calls);
                 newest += 1;
                 workers.push(start(newest)?);
@@ -94,9 +94,9 @@ pub(super) fn disturb(store: &Store, address: &str, settings: Settings) -> Resul
 /// How often a release is tried.
 const ATTEMPTS: u32 = 10;
 
-/// Releases what a worker held when it was killed, since its leases last longer than the run. Gives the
+/// Releases what a worker held when it was killed, since its leases last longer than the run. Returns the
 /// calls that this took.
-async fn give_back(locks: &Locks, calls: &[Call]) -> Result<Vec<Call>> {
+async fn release_left(locks: &Locks, calls: &[Call]) -> Result<Vec<Call>> {
     let settled = |id: &str| {
         let ended = |call: &Call| matches!(call.outcome, Outcome::Released | Outcome::NotHeld);
         let releases =

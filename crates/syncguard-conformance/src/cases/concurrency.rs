@@ -312,7 +312,7 @@ pub async fn a_release_beats_an_extend_in_flight<H: Harness>(bench: Bench<H>) ->
 
 /// A grant counts from after its predecessor's end, however long it waited inside the store.
 ///
-/// Proves A6, O1. Contenders ask all the while; whoever is granted the key shows a time of
+/// Proves A6, O1. Contenders ask all the while; the one that is granted the key shows a time of
 /// acquisition no earlier than the store's clock read before the predecessor released. There are
 /// so many, and each holds so briefly, that a release overtakes some who wait, even where waits
 /// are a fraction of a millisecond. It ends after some seconds on a slow store.

@@ -79,7 +79,7 @@ fn was_sent<T>(what: &str, answer: Result<T, LockError>) -> Result<Option<T>, Fa
 
 /// `purge_expired` deletes no live lock, none in the tolerance, and no fence counter.
 ///
-/// Proves P1, E1, F2. It deletes what expired long ago, of whoever uses the store.
+/// Proves P1, E1, F2. It deletes what expired long ago, of all who use the store.
 pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (dead, live, overdue) = (

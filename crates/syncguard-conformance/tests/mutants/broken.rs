@@ -122,7 +122,7 @@ impl Store {
         self.rows.lock().unwrap().get(id).cloned()
     }
 
-    /// The row of whoever holds the key now.
+    /// The row of the lock that holds the key now.
     pub(crate) async fn row_on(&self, key: &LockKey) -> Option<Row> {
         let holder = self.holder(key).await?;
         self.row_of(&holder.lock_id)

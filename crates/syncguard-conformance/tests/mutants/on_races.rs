@@ -256,7 +256,7 @@ impl Fault for ExtendWritesBackAtOnce {
     }
 }
 
-/// Reads the key of the id, and in the next step extends whoever holds that key.
+/// Reads the key of the id, and in the next step extends the lock that holds that key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExtendExtendsTheSuccessor;
 
@@ -350,7 +350,7 @@ impl Fault for LookupIsTorn {
     }
 }
 
-/// Reads the key of the id, and in the next step whoever holds that key.
+/// Reads the key of the id, and in the next step the lock that holds that key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LookupByIdFollowsTheKey;
 

@@ -179,7 +179,7 @@ impl Fault for ExtendAdds {
     }
 }
 
-/// Finds the lock overdue, and in the next step extends it or takes it from whoever came first.
+/// Finds the lock overdue, and in the next step extends it or takes it from the one that came first.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExtendIsUnguarded;
 

@@ -8,16 +8,16 @@ use tokio::time::Instant;
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 const UNREACHABLE_FOR: Duration = Duration::from_secs(2);
 
-/// When a store that gave no wake-ups is asked for them again. Until then
+/// When a store that refused wake-ups is asked for them again. Until then
 /// [`watch`](crate::backend::LockBackend::watch) returns `None`: else every caller that waits would try.
 ///
 /// ```
 /// use syncguard_core::backend::Refusals;
 ///
 /// let mut refusals = Refusals::default();
-/// assert!(!refusals.last());
+/// assert!(!refusals.in_force());
 /// refusals.refused("my-store");
-/// assert!(refusals.last());
+/// assert!(refusals.in_force());
 /// ```
 #[derive(Debug, Default)]
 pub struct Refusals {
@@ -28,7 +28,7 @@ pub struct Refusals {
 impl Refusals {
     /// Whether the store is not to be asked now.
     #[must_use]
-    pub fn last(&self) -> bool {
+    pub fn in_force(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() < until)
     }
 
@@ -60,12 +60,12 @@ mod tests {
             (Refusals::unreachable as fn(&mut Refusals), UNREACHABLE_FOR),
             (|it| it.refused("store"), REFUSED_FOR),
         ] {
-            assert!(!refusals.last());
+            assert!(!refusals.in_force());
             set(&mut refusals);
             tokio::time::advance(lasts - Duration::from_millis(1)).await;
-            assert!(refusals.last());
+            assert!(refusals.in_force());
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        assert!(!refusals.last());
+        assert!(!refusals.in_force());
     }
 }
