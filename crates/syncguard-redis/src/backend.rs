@@ -15,8 +15,8 @@ use crate::names::Names;
 use crate::preflight;
 use crate::record;
 use crate::wake_ups::WakeUps;
-use crate::wire::Clients;
 use crate::wire::script::{self, ACQUIRE, EXTEND, READ_ID, READ_KEY, RELEASE};
+use crate::wire::{Call, Clients};
 
 /// Locks in Redis. Clones share their connections.
 ///
@@ -61,35 +61,28 @@ impl LockBackend for RedisBackend {
         let AcquireRequest { key, id, ttl, .. } = request;
         let lock = self.names.lock(key)?;
         let fence = self.names.fence(&lock)?;
-        let keys = vec![lock, self.names.index(id)?, fence];
+        let keys = [lock, self.names.index(id)?, fence];
         let (head, tail) = (record::head(id), record::tail(key));
-        let arguments = [format!("{head}{}{tail}", ttl.as_millis()).into()];
-        let reply = self
-            .clients
-            .run(id.as_str(), &ACQUIRE, keys, arguments, request.deadline)
-            .await?;
+        let argument = format!("{head}{}{tail}", ttl.as_millis());
+        let call = Call::new(&ACQUIRE, keys, Some(argument), request.deadline);
+        let reply = self.clients.run(id.as_str(), call).await?;
         script::acquired(reply, id)
     }
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
         let id = request.id;
-        let keys = vec![self.names.index(id)?];
-        let arguments = [record::head(id).into()];
-        let reply = self
-            .clients
-            .run(id.as_str(), &RELEASE, keys, arguments, request.deadline)
-            .await?;
+        let (index, argument) = (self.names.index(id)?, record::head(id));
+        let call = Call::new(&RELEASE, [index], Some(argument), request.deadline);
+        let reply = self.clients.run(id.as_str(), call).await?;
         script::released(&reply, self.clients.are_clustered())
     }
 
     async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
         let ExtendRequest { id, ttl, .. } = request;
-        let keys = vec![self.names.index(id)?];
-        let arguments = [format!("{}{}", record::head(id), ttl.as_millis()).into()];
-        let reply = self
-            .clients
-            .run(id.as_str(), &EXTEND, keys, arguments, request.deadline)
-            .await?;
+        let index = self.names.index(id)?;
+        let argument = format!("{}{}", record::head(id), ttl.as_millis());
+        let call = Call::new(&EXTEND, [index], Some(argument), request.deadline);
+        let reply = self.clients.run(id.as_str(), call).await?;
         script::extended(&reply, self.clients.are_clustered())
     }
 
@@ -98,13 +91,11 @@ impl LockBackend for RedisBackend {
         request: LookupRequest<'_>,
     ) -> Result<Option<LockInfoDebug>, LockError> {
         let (affinity, script, name) = match request.by {
-            Lookup::Key(key) => (key.as_str(), &READ_KEY, self.names.lock(key)?),
-            Lookup::Id(id) => (id.as_str(), &READ_ID, self.names.index(id)?),
+            Lookup::Key(key) => (key.as_str(), &*READ_KEY, self.names.lock(key)?),
+            Lookup::Id(id) => (id.as_str(), &*READ_ID, self.names.index(id)?),
         };
-        let reply = self
-            .clients
-            .run(affinity, script, vec![name], [], request.deadline)
-            .await?;
+        let call = Call::new(script, [name], None, request.deadline);
+        let reply = self.clients.run(affinity, call).await?;
         let Some(reading) = script::read(&reply)? else {
             return Ok(None);
         };
@@ -120,10 +111,8 @@ impl LockBackend for RedisBackend {
     async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
         let IsLockedRequest { key, deadline, .. } = request;
         let name = self.names.lock(key)?;
-        let reply = self
-            .clients
-            .run(key.as_str(), &READ_KEY, vec![name.clone()], [], deadline)
-            .await?;
+        let call = Call::new(&READ_KEY, [name.clone()], None, deadline);
+        let reply = self.clients.run(key.as_str(), call).await?;
         let Some(reading) = script::read(&reply)? else {
             return Ok(false);
         };

@@ -7,8 +7,8 @@ use syncguard_core::{LockError, LockInfoDebug};
 use crate::names::Names;
 use crate::pace::Pace;
 use crate::record::Reading;
-use crate::wire::Clients;
 use crate::wire::script::CLEANUP;
+use crate::wire::{Call, Clients};
 
 /// How long ago a lock must have expired, by the server's time.
 const GUARD_MS: i64 = 2_000;
@@ -36,12 +36,9 @@ impl Cleanup {
         let (clients, index, id) = (clients.clone(), names.index(&lock.lock_id), lock.lock_id);
         drop(tokio::spawn(async move {
             let removal = async {
-                let keys = vec![key, index?];
-                let arguments = [seen.value.into()];
                 let deadline = clients.own_deadline();
-                clients
-                    .run(id.as_str(), &CLEANUP, keys, arguments, deadline)
-                    .await?;
+                let call = Call::new(&CLEANUP, [key, index?], Some(seen.value), deadline);
+                clients.run(id.as_str(), call).await?;
                 Ok::<_, LockError>(())
             };
             if let Err(error) = removal.await {

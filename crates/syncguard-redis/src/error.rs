@@ -25,7 +25,7 @@ pub(crate) const NOT_A_LOCK: &str =
     "the value at the lock's storage key in Redis is not a lock; it was left unchanged";
 
 /// Why a command has no reply.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum CommandError {
     /// Nothing was sent.
     NotSent {
@@ -48,6 +48,10 @@ impl CommandError {
     pub(crate) const BACKEND_CLOSED: Self = Self::NotSent {
         code: ErrorCode::ServiceUnavailable,
         message: "the backend was closed",
+    };
+    pub(crate) const RUNTIME_ENDED: Self = Self::NotSent {
+        code: ErrorCode::ServiceUnavailable,
+        message: "the Tokio runtime of another caller ended, which was to send the command; try again",
     };
     pub(crate) const CONNECTION_ENDED: Self = Self::NotSent {
         // Not to be repeated: it does not come back.

@@ -1,8 +1,10 @@
 //! What is sent to Redis, and how replies are read. The scripts are in `lua/`.
 
 mod clients;
+mod gather;
 mod keep_alive;
 pub(crate) mod script;
 mod spawn_on_drop;
 
 pub(crate) use self::clients::{Clients, Connection};
+pub(crate) use self::gather::Call;

@@ -8,6 +8,8 @@ use fred::error::Error;
 use fred::interfaces::ClientLike as _;
 use fred::types::config::{Config, Options};
 use fred::types::{ClusterHash, CustomCommand, RespVersion, Value};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use syncguard_core::LockError;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -18,8 +20,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::connect;
 use crate::error::{CommandError, still_in_flight};
 use crate::pace::Pace;
+use crate::wire::gather::{Admission, Batch, CALLS_IN_FLIGHT, Call, Driver, Gate, Reply};
 use crate::wire::keep_alive::keep_alive;
-use crate::wire::script::Script;
 use crate::wire::spawn_on_drop::SpawnOnDrop;
 
 /// How long a call that the wrong server refused may wait for another connection.
@@ -30,7 +32,7 @@ const LONGEST_DEPARTURE: Duration = Duration::from_secs(1);
 pub(crate) struct Clients(Arc<Shared>);
 
 struct Shared {
-    clients: Vec<Client>,
+    links: Vec<Link>,
     timeout: Duration,
     /// How commands are sent, whatever the client's own configuration says.
     options: Options,
@@ -42,6 +44,12 @@ struct Shared {
     departures: Pace,
     /// Calls in flight. Closed, it admits no further ones.
     in_flight: TaskTracker,
+}
+
+/// A connection and what waits for it.
+struct Link {
+    client: Client,
+    gate: Gate,
 }
 
 /// fred's own task, which holds a client and would outlive all others. It ends with this value.
@@ -91,8 +99,13 @@ impl Clients {
                 timeout,
             )))
         });
+        let gate = Gate::default;
+        let link = |client| Link {
+            client,
+            gate: gate(),
+        };
         Self(Arc::new(Shared {
-            clients,
+            links: clients.into_iter().map(link).collect(),
             timeout,
             options,
             connection,
@@ -103,11 +116,11 @@ impl Clients {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.clients.len()
+        self.0.links.len()
     }
 
     pub(crate) fn are_clustered(&self) -> bool {
-        self.0.clients.iter().any(Client::is_clustered)
+        self.0.links.iter().any(|link| link.client.is_clustered())
     }
 
     /// The deadline of a command that nobody waits for.
@@ -121,47 +134,90 @@ impl Clients {
     ///
     /// Calls with the same `affinity` use the same connection, so they arrive in the order in which
     /// they were sent: a release cannot overtake the acquire of its id.
-    pub(crate) async fn run(
-        &self,
-        affinity: &str,
-        script: &Script,
-        keys: Vec<String>,
-        arguments: impl IntoIterator<Item = Value>,
-        deadline: Instant,
-    ) -> Result<Value, LockError> {
-        let reply = self.evaluate(affinity, script, keys, arguments, deadline);
-        self.fairly(reply)
-            .await
-            .map_err(|error| match script.writes {
-                true => error.of_write(),
-                false => error.of_read(),
-            })
+    pub(crate) async fn run(&self, affinity: &str, call: Call) -> Result<Value, LockError> {
+        let writes = call.script.writes;
+        let reply = self.evaluate(affinity, call).await;
+        let reply = self.fairly(reply).await;
+        reply.map_err(|error| match writes {
+            true => error.of_write(),
+            false => error.of_read(),
+        })
     }
 
-    async fn evaluate(
-        &self,
-        affinity: &str,
-        script: &Script,
-        keys: Vec<String>,
-        arguments: impl IntoIterator<Item = Value>,
-        deadline: Instant,
-    ) -> Result<Value, CommandError> {
+    async fn evaluate(&self, affinity: &str, call: Call) -> Reply {
         let _in_flight = self.admit()?;
-        let client = self.client(affinity)?;
-        let mut call = Vec::with_capacity(keys.len() + 5);
-        call.push(script.digest.clone().into());
-        call.push(Value::try_from(keys.len())?);
-        call.extend(keys.into_iter().map(Value::from));
-        call.extend(arguments);
+        let index = self.index(affinity)?;
+        let link = self.link(index)?;
+        if call.script.part.is_none() {
+            return self.send_script(&link.client, call).await;
+        }
+        match link.gate.admit(call) {
+            Admission::Direct(call, _direct) => self.send_script(&link.client, call).await,
+            Admission::Gathered { pending, no_driver } => {
+                if no_driver {
+                    let runtime = Handle::try_current().map_err(|_| CommandError::NO_RUNTIME)?;
+                    drop(runtime.spawn(self.clone().drive(index)));
+                }
+                pending.reply().await
+            }
+        }
+    }
 
-        match self.send(client, "EVALSHA", call.clone(), deadline).await {
+    /// Sends the operations that wait at a gate, until there are none.
+    async fn drive(self, index: usize) {
+        let Ok(link) = self.link(index) else {
+            return;
+        };
+        let mut driver = Driver::new(&link.gate);
+        // Sent in the order in which they are pushed.
+        let mut calls = FuturesUnordered::new();
+        loop {
+            // A reply wakes several callers: their next operations can travel together, too.
+            tokio::task::yield_now().await;
+            while calls.len() < CALLS_IN_FLIGHT
+                && let Some(batch) = driver.next(calls.len())
+            {
+                calls.push(self.send_batch(&link.client, batch));
+            }
+            if driver.is_done() {
+                return;
+            }
+            tokio::select! {
+                _ = calls.next() => {}
+                () = driver.arrival(), if calls.len() < CALLS_IN_FLIGHT => {}
+            }
+        }
+    }
+
+    async fn send_batch(&self, client: &Client, mut batch: Batch) {
+        let Some(call) = batch.call() else {
+            return;
+        };
+        let deadline = call.deadline;
+        let reply = self.send_script(client, call).await;
+        let replies = batch.split(reply);
+        // A call as a whole does not fail where an operation does.
+        let wrong = |error: &CommandError| error.is_from_wrong_server(self.are_clustered());
+        if replies.iter().any(|reply| reply.as_ref().is_err_and(wrong)) {
+            self.leave(client, deadline).await;
+        }
+        batch.answer(replies);
+    }
+
+    async fn send_script(&self, client: &Client, call: Call) -> Reply {
+        let Call {
+            script,
+            mut values,
+            deadline,
+        } = call;
+        match self.send(client, "EVALSHA", values.clone(), deadline).await {
             // EVAL also loads the script, on the node that needs it, with no further permission and
             // no further round trip.
             Err(error) if error.is_noscript() => {
-                if let Some(digest) = call.first_mut() {
+                if let Some(digest) = values.first_mut() {
                     *digest = script.source.clone().into();
                 }
-                self.send(client, "EVAL", call, deadline).await
+                self.send(client, "EVAL", values, deadline).await
             }
             reply => reply,
         }
@@ -180,16 +236,13 @@ impl Clients {
             let client = self.client("")?;
             self.send(client, command, arguments, deadline).await
         };
-        self.fairly(asking).await
+        let reply = asking.await;
+        self.fairly(reply).await
     }
 
     /// Lets other tasks run after a call that failed at once: its caller may try again at once, and the
     /// driver needs the thread to reconnect.
-    async fn fairly(
-        &self,
-        call: impl Future<Output = Result<Value, CommandError>>,
-    ) -> Result<Value, CommandError> {
-        let reply = call.await;
+    async fn fairly(&self, reply: Reply) -> Reply {
         let at_once = reply.as_ref().is_err_and(CommandError::was_not_sent);
         if at_once && Handle::try_current().is_ok() {
             tokio::task::yield_now().await;
@@ -260,13 +313,19 @@ impl Clients {
     }
 
     fn client(&self, affinity: &str) -> Result<&Client, CommandError> {
-        let clients = &self.0.clients;
+        Ok(&self.link(self.index(affinity)?)?.client)
+    }
+
+    fn index(&self, affinity: &str) -> Result<usize, CommandError> {
         let mixed = affinity.bytes().fold(0_usize, |sum, byte| {
             sum.wrapping_mul(31).wrapping_add(byte.into())
         });
-        let index = mixed.checked_rem(clients.len());
-        let client = index.and_then(|index| clients.get(index));
-        client.ok_or(CommandError::EMPTY_POOL)
+        let index = mixed.checked_rem(self.0.links.len());
+        index.ok_or(CommandError::EMPTY_POOL)
+    }
+
+    fn link(&self, index: usize) -> Result<&Link, CommandError> {
+        self.0.links.get(index).ok_or(CommandError::EMPTY_POOL)
     }
 
     /// A further connection, of the same configuration but for the protocol.
@@ -306,7 +365,8 @@ impl Clients {
         let deadline = now + deadline.saturating_duration_since(now) * 3 / 4;
         let ended = timeout_at(deadline, self.0.in_flight.wait()).await;
         if let Some(connection) = &self.0.connection {
-            for client in self.0.clients.iter().filter(|client| client.is_connected()) {
+            let clients = self.0.links.iter().map(|link| &link.client);
+            for client in clients.filter(|client| client.is_connected()) {
                 // QUIT is a courtesy to the server: the connection ends in any case.
                 let _ = timeout_at(deadline, client.quit()).await;
             }

@@ -13,17 +13,19 @@ use syncguard_core::{ErrorCode, ExtendResult, Fence, LockError, LockId, ReleaseR
 use crate::record::{self, MAX_MS, Reading, not_a_lock};
 
 pub(crate) static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::judging(include_str!("../lua/acquire.lua")));
+    LazyLock::new(|| Script::writing(include_str!("../lua/acquire.lua")).in_gathered('a', 3));
 pub(crate) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::judging(include_str!("../lua/release.lua")));
+    LazyLock::new(|| Script::writing(include_str!("../lua/release.lua")).in_gathered('r', 1));
 pub(crate) static EXTEND: LazyLock<Script> =
-    LazyLock::new(|| Script::judging(include_str!("../lua/extend.lua")));
-pub(crate) static CLEANUP: LazyLock<Script> =
-    LazyLock::new(|| Script::writing(include_str!("../lua/cleanup.lua").to_owned()));
+    LazyLock::new(|| Script::writing(include_str!("../lua/extend.lua")).in_gathered('e', 1));
 pub(crate) static READ_KEY: LazyLock<Script> =
-    LazyLock::new(|| Script::reading(include_str!("../lua/read_key.lua")));
+    LazyLock::new(|| Script::reading(include_str!("../lua/read_key.lua")).in_gathered('k', 1));
 pub(crate) static READ_ID: LazyLock<Script> =
-    LazyLock::new(|| Script::reading(include_str!("../lua/read_id.lua")));
+    LazyLock::new(|| Script::reading(include_str!("../lua/read_id.lua")).in_gathered('i', 1));
+pub(crate) static GATHERED: LazyLock<Script> =
+    LazyLock::new(|| Script::gathered([&ACQUIRE, &RELEASE, &EXTEND, &READ_KEY, &READ_ID]));
+pub(crate) static CLEANUP: LazyLock<Script> =
+    LazyLock::new(|| Script::writing(include_str!("../lua/cleanup.lua")));
 pub(crate) static RIGHTS: LazyLock<Script> =
     LazyLock::new(|| Script::reading(include_str!("../lua/rights.lua")));
 
@@ -34,35 +36,61 @@ pub(crate) struct Script {
     pub(crate) digest: Str,
     /// Whether it may have written although it failed here.
     pub(crate) writes: bool,
+    /// What it is in `gathered.lua`, if anything.
+    pub(crate) part: Option<Part>,
+}
+
+/// An operation in `gathered.lua`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) letter: char,
+    pub(crate) keys: usize,
 }
 
 impl Script {
-    fn writing(source: String) -> Self {
-        let digest = fred::util::sha1_hash(&source).into();
-        Self {
-            source: source.into(),
-            digest,
-            writes: true,
-        }
-    }
-
-    fn reading(source: &str) -> Self {
-        Self {
-            writes: false,
-            ..Self::writing(source.to_owned())
-        }
-    }
-
-    /// A script that judges stored locks, by `lock.lua` at the marked line.
+    /// Judges stored locks by `lock.lua` where its text says so.
     ///
     /// The limits and the judging are part of its text: Redis would convert arguments and create a
     /// function anew at every call.
-    fn judging(body: &str) -> Self {
+    fn writing(text: &str) -> Self {
         let limits = format!(
             "local TOLERANCE_MS, FENCE_MAX, MAX_MS = {TIME_TOLERANCE_MS}, {FENCE_MAX}, {MAX_MS}\n"
         );
-        let body = body.replace("--- lock.lua\n", include_str!("../lua/lock.lua"));
-        Self::writing(limits + &body)
+        let judging = text.replace("--- lock.lua\n", include_str!("../lua/lock.lua"));
+        Self {
+            writes: true,
+            ..Self::reading(&(limits + &judging))
+        }
+    }
+
+    fn reading(text: &str) -> Self {
+        Self {
+            source: text.into(),
+            digest: fred::util::sha1_hash(text).into(),
+            writes: false,
+            part: None,
+        }
+    }
+
+    fn in_gathered(self, letter: char, keys: usize) -> Self {
+        Self {
+            part: Some(Part { letter, keys }),
+            ..self
+        }
+    }
+
+    /// `gathered.lua`, with these scripts as its operations. It reads the clock once for all.
+    fn gathered(scripts: [&Self; 5]) -> Self {
+        let mut text = "local time = redis.call('TIME')\nlocal operations = {}\n".to_owned();
+        for script in scripts {
+            if let Some(Part { letter, keys }) = script.part {
+                let body = script.source.replace("call('TIME')", "time");
+                text += &format!(
+                    "operations.{letter} = {{keys = {keys}, run = function(KEYS, ARGV)\n{body}end}}\n"
+                );
+            }
+        }
+        Self::writing(&(text + include_str!("../lua/gathered.lua")))
     }
 }
 

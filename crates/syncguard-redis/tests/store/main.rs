@@ -11,6 +11,7 @@ mod deployed;
 mod failover;
 mod foreign;
 mod free_in;
+mod gathered;
 mod keys;
 mod network;
 mod outages;

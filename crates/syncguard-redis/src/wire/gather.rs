@@ -1,0 +1,305 @@
+//! [`Gate`]: operations that are pending at the same time on one connection travel together.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fred::error::{Error, ErrorKind};
+use fred::types::Value;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use crate::error::CommandError;
+use crate::wire::script::{GATHERED, Part, Script};
+
+/// How many calls may be in flight on a connection before operations wait for each other. Fewer calls would
+/// carry more operations each, but over a network an operation would wait for a reply before it is sent.
+pub(crate) const CALLS_IN_FLIGHT: usize = 8;
+/// How many operations a call carries. So many hold the server for less than half a millisecond.
+const OPERATIONS: usize = 64;
+/// How many bytes of keys and arguments a call carries, unless its first operation has more.
+const BYTES: usize = 32 * 1024;
+
+pub(crate) type Reply = Result<Value, CommandError>;
+
+/// One run of a script.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) script: &'static Script,
+    /// As `EVALSHA` takes them: the digest, the number of keys, the keys, the arguments.
+    pub(crate) values: Vec<Value>,
+    pub(crate) deadline: Instant,
+}
+
+impl Call {
+    pub(crate) fn new<const KEYS: usize>(
+        script: &'static Script,
+        keys: [String; KEYS],
+        argument: Option<String>,
+        deadline: Instant,
+    ) -> Self {
+        let mut values = Vec::with_capacity(KEYS + 3);
+        values.push(script.digest.clone().into());
+        values.push(Value::from(KEYS.to_string()));
+        values.extend(keys.into_iter().chain(argument).map(Value::from));
+        Self {
+            script,
+            values,
+            deadline,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let lengths = self
+            .values
+            .iter()
+            .map(|value| value.as_bytes().map_or(0, <[u8]>::len));
+        lengths.sum()
+    }
+}
+
+/// What is in flight on a connection, and what waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    state: Mutex<State>,
+    arrival: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Calls in flight that their callers sent themselves.
+    direct: usize,
+    waiting: VecDeque<Waiting>,
+    last_ticket: u64,
+    /// Whether there is a [`Driver`].
+    is_driven: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    ticket: u64,
+    call: Call,
+    reply: oneshot::Sender<Reply>,
+}
+
+/// How a call is sent.
+pub(crate) enum Admission<'a> {
+    /// By its caller: the connection is free.
+    Direct(Call, Direct<'a>),
+    /// With others, by the driver. The caller spawns one if there is `no_driver`.
+    Gathered {
+        pending: Pending<'a>,
+        no_driver: bool,
+    },
+}
+
+/// Counts a call that its caller sends.
+pub(crate) struct Direct<'a>(&'a Gate);
+
+impl Drop for Direct<'_> {
+    fn drop(&mut self) {
+        self.0.lock().direct -= 1;
+    }
+}
+
+impl Gate {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Admits a call, in order of arrival.
+    pub(crate) fn admit(&self, call: Call) -> Admission<'_> {
+        let mut state = self.lock();
+        // The driver does not wait for these: a caller need not poll its call.
+        if !state.is_driven && state.direct < CALLS_IN_FLIGHT {
+            state.direct += 1;
+            return Admission::Direct(call, Direct(self));
+        }
+        state.last_ticket += 1;
+        let (reply, receiver) = oneshot::channel();
+        let pending = Pending {
+            gate: self,
+            ticket: state.last_ticket,
+            deadline: call.deadline,
+            receiver,
+        };
+        state.waiting.push_back(Waiting {
+            ticket: pending.ticket,
+            call,
+            reply,
+        });
+        let no_driver = !std::mem::replace(&mut state.is_driven, true);
+        drop(state);
+        self.arrival.notify_one();
+        Admission::Gathered { pending, no_driver }
+    }
+
+    /// Removes an operation that still waits.
+    fn withdraw(&self, ticket: u64) -> bool {
+        let mut state = self.lock();
+        let place = state.waiting.iter().position(|each| each.ticket == ticket);
+        place
+            .and_then(|place| state.waiting.remove(place))
+            .is_some()
+    }
+}
+
+/// An operation that a driver sends.
+pub(crate) struct Pending<'a> {
+    gate: &'a Gate,
+    ticket: u64,
+    deadline: Instant,
+    receiver: oneshot::Receiver<Reply>,
+}
+
+impl Pending<'_> {
+    /// Its reply. Dropped before it was sent, it never is.
+    pub(crate) async fn reply(self) -> Reply {
+        tokio::select! {
+            biased;
+            reply = self.receiver => reply.unwrap_or_else(|_| Err(no_reply(ErrorKind::IO))),
+            () = sleep_until(self.deadline) => match self.gate.withdraw(self.ticket) {
+                true => Err(CommandError::PAST_DEADLINE),
+                false => Err(no_reply(ErrorKind::Timeout)),
+            },
+        }
+    }
+}
+
+fn no_reply(kind: ErrorKind) -> CommandError {
+    Error::new(kind, "no reply to a call of several operations").into()
+}
+
+/// Sends what waits at a gate. There is one at most.
+pub(crate) struct Driver<'a> {
+    gate: &'a Gate,
+    is_done: bool,
+}
+
+impl<'a> Driver<'a> {
+    pub(crate) fn new(gate: &'a Gate) -> Self {
+        let is_done = false;
+        Self { gate, is_done }
+    }
+
+    /// The operations of the next call. If there are none and no call is in flight, the driver is done.
+    pub(crate) fn next(&mut self, in_flight: usize) -> Option<Batch> {
+        let mut state = self.gate.lock();
+        let (mut batch, mut bytes) = (Batch::default(), 0);
+        while let Some(next) = state.waiting.pop_front() {
+            // If its caller is gone, it need not be sent.
+            if next.reply.is_closed() {
+                continue;
+            }
+            bytes += next.call.bytes();
+            if batch.calls.len() == OPERATIONS || (bytes > BYTES && !batch.calls.is_empty()) {
+                state.waiting.push_front(next);
+                break;
+            }
+            batch.calls.push(next.call);
+            batch.replies.push(next.reply);
+        }
+        if !batch.calls.is_empty() {
+            return Some(batch);
+        }
+        if in_flight == 0 {
+            state.is_driven = false;
+            self.is_done = true;
+        }
+        None
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// Resolves when an operation arrives, or has arrived since the last time.
+    pub(crate) async fn arrival(&self) {
+        self.gate.arrival.notified().await;
+    }
+}
+
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        // Its runtime has ended.
+        if !self.is_done {
+            let mut state = self.gate.lock();
+            state.is_driven = false;
+            for each in state.waiting.drain(..) {
+                let _ = each.reply.send(Err(CommandError::RUNTIME_ENDED));
+            }
+        }
+    }
+}
+
+/// Operations that travel together.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    calls: Vec<Call>,
+    replies: Vec<oneshot::Sender<Reply>>,
+}
+
+impl Batch {
+    /// The call that carries them: an operation's own if it is alone.
+    pub(crate) fn call(&mut self) -> Option<Call> {
+        if self.calls.len() < 2 {
+            return self.calls.pop();
+        }
+        let calls = std::mem::take(&mut self.calls);
+        // Each caller watches its own deadline.
+        let deadline = calls.iter().map(|call| call.deadline).max()?;
+        let mut letters = String::with_capacity(calls.len());
+        let (mut keys, mut arguments) = (Vec::new(), Vec::new());
+        for call in calls {
+            let Part {
+                letter,
+                keys: count,
+            } = call.script.part?;
+            letters.push(letter);
+            let mut values = call.values.into_iter().skip(2);
+            keys.extend(values.by_ref().take(count));
+            arguments.push(values.next().unwrap_or_else(|| "".into()));
+        }
+        let mut values = Vec::with_capacity(3 + keys.len() + arguments.len());
+        values.push(GATHERED.digest.clone().into());
+        values.push(Value::from(keys.len().to_string()));
+        values.append(&mut keys);
+        values.push(letters.into());
+        values.append(&mut arguments);
+        Some(Call {
+            script: &GATHERED,
+            values,
+            deadline,
+        })
+    }
+
+    /// The reply to each operation.
+    pub(crate) fn split(&self, reply: Reply) -> Vec<Reply> {
+        let count = self.replies.len();
+        match reply {
+            reply if count == 1 => vec![reply],
+            Ok(Value::Array(replies)) if replies.len() == count => {
+                replies.into_iter().map(own_reply).collect()
+            }
+            Ok(_) => (0..count).map(|_| Ok(Value::Array(Vec::new()))).collect(),
+            Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    /// Passes the replies on to the callers.
+    pub(crate) fn answer(self, replies: Vec<Reply>) {
+        for (caller, reply) in self.replies.into_iter().zip(replies) {
+            let _ = caller.send(reply);
+        }
+    }
+}
+
+/// `gathered.lua` replies with a text for an error.
+fn own_reply(reply: Value) -> Reply {
+    let error = match &reply {
+        Value::String(text) => text.strip_prefix('-').map(str::to_owned),
+        _ => None,
+    };
+    error.map_or(Ok(reply), |error| {
+        Err(Error::new(ErrorKind::Unknown, error).into())
+    })
+}
