@@ -11,11 +11,10 @@ for i = 1, #letters do
   local done, reply = pcall(operation.run, {KEYS[first], KEYS[first + 1], KEYS[first + 2]}, {ARGV[i + 1]})
   if done then
     replies[i] = reply
-  elseif type(reply) == 'table' then
-    replies[i] = '-' .. reply.err
   else
-    -- Redis 6.
-    replies[i] = '-ERR Error running script: ' .. reply
+    -- Redis 7.0 has a text here, others a table. Redis 6 begins it with a place in the script.
+    local message = type(reply) == 'table' and reply.err or reply
+    replies[i] = (message:find('^%u%u%u') and '-' or '-ERR Error running script: ') .. message
   end
   first = first + operation.keys
 end
