@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use syncguard_core::{AutoExtend, LockGuard, Locks};
 use syncguard_redis::{RedisBackend, RedisOptions};
-use syncguard_testkit::{RedisCluster, RedisServer};
+use syncguard_testkit::{RedisCluster, RedisSentinel, RedisServer};
 use tokio::task::JoinHandle;
 
 use crate::common::{DOCUMENTED_RIGHTS, Raw, connected, eventually, granted};
@@ -220,6 +220,37 @@ async fn on_a_cluster_too() {
         assert!(holder.release().await.unwrap().is_released());
         assert!(served(waiting).await.release().await.unwrap().is_released());
     }
+}
+
+#[tokio::test]
+async fn a_caller_that_waits_through_a_failover_is_served_and_wake_ups_come_back() {
+    let mut servers = RedisSentinel::start().unwrap();
+    let connect = async || Locks::new(RedisBackend::connect(&servers.url()).await.unwrap());
+    let (locks, elsewhere) = (connect().await, connect().await);
+    let raw = Raw::connect(&servers.primary().url()).await;
+    let held = elsewhere.try_lock("k").ttl(NEVER).await.unwrap();
+    let held = held.expect("the key is free").detach();
+    let request = locks.lock("k").timeout(NEVER).retry_failures(true);
+    let waiting = tokio::spawn(async move { request.await.unwrap() });
+    until_watching(&raw).await;
+    // `WAIT` counts what its own connection wrote.
+    let () = raw.run(&["SET", "last", "1"]).await;
+    let replicas: i64 = raw.run(&["WAIT", "1", "10000"]).await;
+    assert_eq!(replicas, 1);
+
+    servers.primary_mut().kill();
+    eventually("the new primary releases", async || {
+        elsewhere.release(*held.lock_id()).await.is_ok()
+    })
+    .await;
+    assert!(served(waiting).await.release().await.unwrap().is_released());
+
+    let raw = Raw::connect(&servers.replica().url()).await;
+    let holder = granted(&elsewhere, "k").await;
+    let waiting = waiter(&locks, "k");
+    until_watching(&raw).await;
+    assert!(holder.release().await.unwrap().is_released());
+    drop(served(waiting).await);
 }
 
 #[tokio::test]
