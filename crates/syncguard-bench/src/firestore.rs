@@ -8,7 +8,7 @@ use syncguard_firestore::{FirestoreBackend, FirestoreOptions};
 use syncguard_testkit::{FirestoreEmulator, install};
 
 use crate::drive::Sample;
-use crate::handover::{self, Bounds, Targets};
+use crate::handover::{self, Bounds, Contenders, Targets};
 use crate::machine::locked_version;
 use crate::report::{Comparison, Measured, StoreReport, Target};
 use crate::workload::{OPERATIONS, Operation, measure_on};
@@ -67,15 +67,17 @@ async fn all(host: &str, settings: &Settings) -> Result<StoreReport> {
     if !settings.only_hand_over {
         measure_all(host, settings, &locks, &mut report).await?;
     }
-    let mut handles = vec![locks.clone()];
-    while handles.len() < handover::HANDLES {
-        handles.push(connect(host).await?);
-    }
+    let other = connect(host).await?;
     let read = async || {
         locks.get_by_key("free").await?;
         Ok(())
     };
-    handover::measure(&handles, read, &TARGETS, settings, &mut report).await?;
+    let contenders = Contenders::Processes {
+        store: "firestore",
+        address: host,
+    };
+    let clients = [&locks, &other];
+    handover::measure(clients, contenders, read, &TARGETS, settings, &mut report).await?;
     Ok(report)
 }
 
@@ -164,7 +166,7 @@ async fn beside_transactions(host: &str, settings: &Settings) -> Result<Comparis
     ))
 }
 
-async fn connect(host: &str) -> Result<Locks> {
+pub(crate) async fn connect(host: &str) -> Result<Locks> {
     let options = FirestoreOptions::new().request_timeout(PATIENCE);
     let backend = FirestoreBackend::connect_emulator(host, requests::PROJECT, options).await?;
     Ok(Locks::builder(backend).operation_timeout(PATIENCE).build())

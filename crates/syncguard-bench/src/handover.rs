@@ -1,9 +1,11 @@
 //! How fast one key goes from hand to hand when all want it, and how evenly.
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use serde::Serialize;
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
 use syncguard_core::{ErrorCode, Locks};
 use tokio::task::JoinSet;
 
@@ -16,34 +18,45 @@ const SECTION: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(30);
 const KEY: &str = "handover";
 
-/// Handles that share nothing, as those of so many processes.
-pub(crate) const HANDLES: usize = 4;
+/// How many processes share the tasks.
+const PROCESSES: u16 = 4;
+
+/// Who contends for the key together with three others of its kind.
+pub(crate) enum Contenders<'a> {
+    /// This program, once more for each: it connects to the store at this address.
+    Processes {
+        store: &'static str,
+        address: &'a str,
+    },
+    /// A handle of its own for each, on a store that is in this process.
+    Handles(&'a [Locks]),
+}
 
 /// What 16 tasks saw that run one section after the other under one lock.
 #[derive(Debug, Serialize)]
 pub(crate) struct Handover {
-    /// How many handles the tasks share.
-    pub(crate) handles: usize,
+    /// What the tasks share.
+    pub(crate) on: &'static str,
     pub(crate) sections_per_second: f64,
     /// From asking for the lock until the section begins.
     pub(crate) p50_wait_ms: f64,
     pub(crate) p99_wait_ms: f64,
     /// The same in fair shares: the time of 16 sections of one alone.
     pub(crate) p99_fair_shares: f64,
-    /// Jain's index of fairness over the sections of each task, and of each handle.
+    /// Jain's index of fairness over the sections of each task, and of each process.
     pub(crate) fairness_of_tasks: f64,
-    pub(crate) fairness_of_handles: f64,
+    pub(crate) fairness_of_processes: f64,
     /// Calls that gave up, of all.
     pub(crate) gave_up: f64,
     /// Sections of one task alone, whom nobody disturbs.
     pub(crate) alone_per_second: f64,
 }
 
-/// What a store has to reach on one handle, and on all of them.
+/// What a store has to reach in one process, and in four.
 pub(crate) struct Targets {
     pub(crate) one: Bounds,
     pub(crate) all: Bounds,
-    /// From a release on one handle to the grant on another, in round trips. `None` where there are none.
+    /// From a release by one client to the grant to another, in round trips. `None` where there are none.
     pub(crate) round_trips: Option<f64>,
 }
 
@@ -52,7 +65,7 @@ pub(crate) struct Bounds {
     pub(crate) sections: f64,
     /// The 99th percentile of a wait, in fair shares.
     pub(crate) wait: f64,
-    /// Jain's index: over tasks on one handle, else over handles.
+    /// Jain's index: over tasks in one process, else over processes.
     pub(crate) fairness: f64,
 }
 
@@ -75,29 +88,28 @@ impl Targets {
     }
 }
 
-/// Measures all tasks on one handle, then on all of them, and a release on one that another waits for.
+/// Measures all tasks in one process, then in four, and a release by one client that another waits for.
 pub(crate) async fn measure(
-    handles: &[Locks],
+    [from, to]: [&Locks; 2],
+    contenders: Contenders<'_>,
     round_trip: impl AsyncFnMut() -> Result<()>,
     targets: &Targets,
     settings: &Settings,
     report: &mut StoreReport,
 ) -> Result<()> {
     tell("hand-over");
-    report.handover = together(handles, settings.span, settings.repetitions).await?;
-    for handover in &report.handover {
-        let comparisons = handover.beside(targets);
-        report.comparisons.extend(comparisons);
+    let one = Contenders::Handles(std::slice::from_ref(from));
+    for (contenders, bounds) in [(&one, &targets.one), (&contenders, &targets.all)] {
+        let handover = together(from, contenders, settings).await?;
+        report.comparisons.extend(handover.beside(bounds));
+        report.handover.push(handover);
     }
     let Some(most) = targets.round_trips else {
         return Ok(());
     };
-    let [from, to, ..] = handles else {
-        anyhow::bail!("a hand-over takes two handles");
-    };
     let (handed_over, round_trip) = from_one_to_another(from, to, round_trip).await?;
     report.comparisons.push(Comparison::new(
-        "from a release to the grant on another handle, p50",
+        "from a release to the grant to another client, p50",
         "µs",
         handed_over,
         ("a round trip", round_trip),
@@ -106,16 +118,37 @@ pub(crate) async fn measure(
     Ok(())
 }
 
+impl Contenders<'_> {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Processes { .. } => "four processes",
+            Self::Handles([_]) => "one process",
+            Self::Handles(_) => "four handles",
+        }
+    }
+
+    async fn contend(&self, span: Duration) -> Result<Vec<Contended>> {
+        match self {
+            Self::Processes { store, address } => in_processes(store, address, span),
+            Self::Handles(handles) => {
+                let tasks_each = usize::from(TASKS) / handles.len();
+                let mut contending = JoinSet::new();
+                for locks in *handles {
+                    let locks = locks.clone();
+                    contending.spawn(async move { contend(&locks, tasks_each, span).await });
+                }
+                contending.join_all().await.into_iter().collect()
+            }
+        }
+    }
+}
+
 impl Handover {
-    fn beside(&self, targets: &Targets) -> Vec<Comparison> {
-        let (on, bounds, over, fairness) = match self.handles {
-            1 => ("one handle", &targets.one, "tasks", self.fairness_of_tasks),
-            _ => (
-                "four handles",
-                &targets.all,
-                "handles",
-                self.fairness_of_handles,
-            ),
+    fn beside(&self, bounds: &Bounds) -> Vec<Comparison> {
+        let on = self.on;
+        let (over, fairness) = match on {
+            "one process" => ("tasks", self.fairness_of_tasks),
+            _ => ("processes", self.fairness_of_processes),
         };
         let share = f64::from(TASKS) * 1e3 / self.alone_per_second;
         let of = |what: String, unit, ours, beside, target| {
@@ -123,28 +156,28 @@ impl Handover {
         };
         vec![
             of(
-                format!("hand-over on {on}"),
+                format!("hand-over in {on}"),
                 "sections/s",
                 self.sections_per_second,
                 ("one alone", self.alone_per_second),
                 Target::AtLeast(bounds.sections),
             ),
             of(
-                format!("wait on {on}, p99"),
+                format!("wait in {on}, p99"),
                 "ms",
                 self.p99_wait_ms,
                 ("a fair share", share),
                 Target::AtMost(bounds.wait),
             ),
             of(
-                format!("Jain's index over {over}, on {on}"),
+                format!("Jain's index over {over}, in {on}"),
                 "",
                 fairness,
                 ("all alike", 1.0),
                 Target::AtLeast(bounds.fairness),
             ),
             of(
-                format!("served within 30 s on {on}"),
+                format!("served within 30 s in {on}"),
                 "of all",
                 1.0 - self.gave_up,
                 ("all", 1.0),
@@ -154,8 +187,8 @@ impl Handover {
     }
 }
 
-/// From the call of a release on one handle until a caller on another has the lock, and a round trip to
-/// the store in between: the median of each, in microseconds.
+/// From the call of a release by one client until another has the lock, and a round trip to the store in
+/// between: the median of each, in microseconds.
 async fn from_one_to_another(
     from: &Locks,
     to: &Locks,
@@ -186,85 +219,159 @@ async fn from_one_to_another(
     Ok((p50(handed_over)?, p50(round_trips)?))
 }
 
-async fn together(handles: &[Locks], span: Duration, repetitions: usize) -> Result<Vec<Handover>> {
-    let mut measured = Vec::new();
-    for used in [1, handles.len()] {
-        let (mut together, mut alone) = (Vec::new(), Vec::new());
-        for _ in 0..repetitions {
-            together.push(run(&handles[..used], usize::from(TASKS) / used, span * 4).await?);
-            alone.push(run(&handles[..1], 1, span).await?);
-        }
-        let of = |figure: &dyn Fn(&Run) -> f64| median(together.iter().map(figure));
-        let alone_per_second = median(alone.iter().map(|run| run.per_second));
-        let p99_wait_ms = of(&|run| run.waits.p99_us.unwrap_or_default() / 1e3);
-        measured.push(Handover {
-            handles: used,
-            sections_per_second: of(&|run| run.per_second),
-            p50_wait_ms: of(&|run| run.waits.p50_us.unwrap_or_default() / 1e3),
-            p99_wait_ms,
-            p99_fair_shares: p99_wait_ms * alone_per_second / 1e3 / f64::from(TASKS),
-            fairness_of_tasks: of(&|run| run.fairness_of_tasks),
-            fairness_of_handles: of(&|run| run.fairness_of_handles),
-            gave_up: of(&|run| run.gave_up),
-            alone_per_second,
+async fn together(
+    alone: &Locks,
+    contenders: &Contenders<'_>,
+    settings: &Settings,
+) -> Result<Handover> {
+    let (mut together, mut alone_per_second) = (Vec::new(), Vec::new());
+    for _ in 0..settings.repetitions {
+        together.push(Run::of(contenders.contend(settings.span * 4).await?)?);
+        let one = contend(alone, 1, settings.span).await?;
+        alone_per_second.push(Run::of(vec![one])?.per_second);
+    }
+    let of = |figure: &dyn Fn(&Run) -> f64| median(together.iter().map(figure));
+    let alone_per_second = median(alone_per_second);
+    let p99_wait_ms = of(&|run| run.waits.p99_us.unwrap_or_default() / 1e3);
+    Ok(Handover {
+        on: contenders.name(),
+        sections_per_second: of(&|run| run.per_second),
+        p50_wait_ms: of(&|run| run.waits.p50_us.unwrap_or_default() / 1e3),
+        p99_wait_ms,
+        p99_fair_shares: p99_wait_ms * alone_per_second / 1e3 / f64::from(TASKS),
+        fairness_of_tasks: of(&|run| run.fairness_of_tasks),
+        fairness_of_processes: of(&|run| run.fairness_of_processes),
+        gave_up: of(&|run| run.gave_up),
+        alone_per_second,
+    })
+}
+
+/// What the tasks of one process saw.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Contended {
+    elapsed: Duration,
+    /// Of each task.
+    sections: Vec<u32>,
+    waits: Vec<Duration>,
+    gave_up: u32,
+}
+
+/// Tasks that run one section after the other, all under one lock.
+async fn contend(locks: &Locks, tasks: usize, span: Duration) -> Result<Contended> {
+    let mut contending = JoinSet::new();
+    let started = Instant::now();
+    for _ in 0..tasks {
+        let locks = locks.clone();
+        contending.spawn(async move {
+            let (mut waits, mut gave_up) = (Vec::new(), 0_u32);
+            while started.elapsed() < span {
+                let asked = Instant::now();
+                let section = async |_| {
+                    let waited = asked.elapsed();
+                    tokio::time::sleep(SECTION).await;
+                    waited
+                };
+                match locks.lock(KEY).timeout(TIMEOUT).run(section).await {
+                    Ok(receipt) => waits.push(receipt.into_value()),
+                    Err(error) if error.code() == ErrorCode::AcquisitionTimeout => gave_up += 1,
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok((waits, gave_up))
         });
     }
-    Ok(measured)
+    let mut contended = Contended::default();
+    while let Some(done) = contending.join_next().await {
+        let (mut waits, gave_up) = done??;
+        contended.sections.push(u32::try_from(waits.len())?);
+        contended.waits.append(&mut waits);
+        contended.gave_up += gave_up;
+    }
+    contended.elapsed = started.elapsed();
+    Ok(contended)
+}
+
+/// One of the processes: connects, says so, and begins when it is told to. Prints what it saw.
+pub(crate) async fn contend_as_told(locks: Locks, span: Duration) -> Result<()> {
+    println!("ready");
+    std::io::stdin().read_line(&mut String::new())?;
+    let contended = contend(&locks, usize::from(TASKS / PROCESSES), span).await?;
+    println!("{}", serde_json::to_string(&contended)?);
+    Ok(())
+}
+
+/// Starts them, and lets them begin together.
+fn in_processes(store: &str, address: &str, span: Duration) -> Result<Vec<Contended>> {
+    let mut processes = Vec::new();
+    for _ in 0..PROCESSES {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["--contend", store, "--address", address])
+            .args(["--span-ms", &span.as_millis().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = child.stdout.take().context("its output is piped")?;
+        processes.push((child, BufReader::new(output)));
+    }
+    let ended: Result<Vec<_>> = all_contend(&mut processes);
+    for (child, _) in &mut processes {
+        if ended.is_err() {
+            let _ = child.kill();
+        }
+        child.wait()?;
+    }
+    ended
+}
+
+fn all_contend(processes: &mut [(Child, BufReader<ChildStdout>)]) -> Result<Vec<Contended>> {
+    for (_, output) in &mut *processes {
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        ensure!(line == "ready\n", "a contending process did not connect");
+    }
+    for (child, _) in &mut *processes {
+        let mut input = child.stdin.take().context("its input is piped")?;
+        input.write_all(b"\n")?;
+    }
+    let outputs = processes.iter_mut().map(|(_, output)| {
+        let mut json = String::new();
+        output.read_to_string(&mut json)?;
+        serde_json::from_str(&json).context("a contending process failed")
+    });
+    outputs.collect()
 }
 
 struct Run {
     per_second: f64,
     waits: Latency,
     fairness_of_tasks: f64,
-    fairness_of_handles: f64,
+    fairness_of_processes: f64,
     gave_up: f64,
 }
 
-async fn run(handles: &[Locks], tasks_each: usize, span: Duration) -> Result<Run> {
-    let mut tasks = JoinSet::new();
-    let started = Instant::now();
-    for (handle, locks) in handles.iter().enumerate() {
-        for _ in 0..tasks_each {
-            let locks = locks.clone();
-            tasks.spawn(async move {
-                let (mut waits, mut gave_up) = (Vec::new(), 0_u32);
-                while started.elapsed() < span {
-                    let asked = Instant::now();
-                    let section = async |_| {
-                        let waited = asked.elapsed();
-                        tokio::time::sleep(SECTION).await;
-                        waited
-                    };
-                    match locks.lock(KEY).timeout(TIMEOUT).run(section).await {
-                        Ok(receipt) => waits.push(receipt.into_value()),
-                        Err(error) if error.code() == ErrorCode::AcquisitionTimeout => gave_up += 1,
-                        Err(error) => return Err(error),
-                    }
-                }
-                Ok((handle, waits, gave_up))
-            });
-        }
+impl Run {
+    fn of(contended: Vec<Contended>) -> Result<Self> {
+        let of_tasks: Vec<_> = contended
+            .iter()
+            .flat_map(|each| each.sections.iter().copied().map(f64::from))
+            .collect();
+        let of_processes: Vec<f64> = contended
+            .iter()
+            .map(|each| each.sections.iter().copied().map(f64::from).sum())
+            .collect();
+        let gave_up: u32 = contended.iter().map(|each| each.gave_up).sum();
+        let longest = contended.iter().map(|each| each.elapsed).max();
+        let waits: Vec<_> = contended.into_iter().flat_map(|each| each.waits).collect();
+        let sections = u32::try_from(waits.len())?;
+        let seconds = longest.unwrap_or_default().as_secs_f64();
+        Ok(Self {
+            per_second: f64::from(sections) / seconds,
+            gave_up: f64::from(gave_up) / f64::from((sections + gave_up).max(1)),
+            fairness_of_tasks: fairness(&of_tasks),
+            fairness_of_processes: fairness(&of_processes),
+            waits: Latency::of(waits),
+        })
     }
-    let (mut waits, mut gave_up) = (Vec::new(), 0_u32);
-    let (mut of_tasks, mut of_handles) = (Vec::new(), vec![0.0; handles.len()]);
-    while let Some(done) = tasks.join_next().await {
-        let (handle, mut of_one, times) = done??;
-        let sections = f64::from(u32::try_from(of_one.len())?);
-        of_tasks.push(sections);
-        if let Some(sum) = of_handles.get_mut(handle) {
-            *sum += sections;
-        }
-        waits.append(&mut of_one);
-        gave_up += times;
-    }
-    let sections = u32::try_from(waits.len())?;
-    Ok(Run {
-        per_second: f64::from(sections) / started.elapsed().as_secs_f64(),
-        gave_up: f64::from(gave_up) / f64::from((sections + gave_up).max(1)),
-        fairness_of_tasks: fairness(&of_tasks),
-        fairness_of_handles: fairness(&of_handles),
-        waits: Latency::of(waits),
-    })
 }
 
 /// Jain's index: 1 where all have the same, 1/n where one has it all.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Parser as _;
 use clap::builder::PossibleValuesParser;
 
@@ -26,6 +26,7 @@ mod sqlite;
 mod workload;
 
 use report::{Report, StoreReport};
+use syncguard_postgres::PostgresOptions;
 
 /// What locks cost, beside what each store itself can do
 ///
@@ -48,6 +49,13 @@ struct Options {
     /// Fail if a ratio misses its target
     #[arg(long)]
     check: bool,
+    /// Be one of the processes that contend for a key of this store
+    #[arg(long, hide = true, requires_all = ["address", "span_ms"])]
+    contend: Option<String>,
+    #[arg(long, hide = true)]
+    address: Option<String>,
+    #[arg(long, hide = true)]
+    span_ms: Option<u64>,
 }
 
 /// How much is measured.
@@ -131,6 +139,12 @@ fn main() -> ExitCode {
 
 /// Whether no target counts that was missed.
 fn run(options: &Options) -> Result<bool> {
+    if let Some(store) = &options.contend {
+        let address = options.address.as_deref().unwrap_or_default();
+        let span = Duration::from_millis(options.span_ms.unwrap_or_default());
+        tokio::runtime::Runtime::new()?.block_on(contend(store, address, span))?;
+        return Ok(true);
+    }
     let settings = Settings {
         only_hand_over: options.hand_over,
         ..if options.quick { QUICK } else { FULL }
@@ -157,6 +171,17 @@ fn run(options: &Options) -> Result<bool> {
     let missed = report.missed();
     println!("targets: {} met, {missed} missed", report.met());
     Ok(missed == 0 || !options.check)
+}
+
+async fn contend(store: &str, address: &str, span: Duration) -> Result<()> {
+    let locks = match store {
+        "redis" => redis::connected(address).await?,
+        "postgres" => postgres::connected(address, 4, PostgresOptions::new()).await?,
+        "firestore" => firestore::connect(address).await?,
+        "sqlite" => sqlite::connected(address).await?,
+        other => bail!("{other} is in one process"),
+    };
+    handover::contend_as_told(locks, span).await
 }
 
 /// A line of progress.

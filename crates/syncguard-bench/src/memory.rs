@@ -9,7 +9,7 @@ use syncguard_core::{LockId, Locks};
 use syncguard_memory::MemoryBackend;
 
 use crate::drive::{Sample, Stopwatch, Worker, drive};
-use crate::handover::{self, Targets};
+use crate::handover::{self, Contenders, Targets};
 use crate::report::{Comparison, Measured, StoreReport};
 use crate::workload::{OPERATIONS, Operation, key_text};
 use crate::{Settings, tell, workload};
@@ -62,9 +62,19 @@ async fn all(settings: &Settings) -> Result<StoreReport> {
         }
     }
     let store = MemoryBackend::default();
-    let handles = [(); handover::HANDLES].map(|()| Locks::new(store.clone()));
+    let handles = [(); 4].map(|()| Locks::new(store.clone()));
     let targets = Targets::of_a_fast_store(None);
-    handover::measure(&handles, async || Ok(()), &targets, settings, &mut report).await?;
+    let (clients, contenders) = ([&handles[0], &handles[1]], Contenders::Handles(&handles));
+    let nothing = async || Ok(());
+    handover::measure(
+        clients,
+        contenders,
+        nothing,
+        &targets,
+        settings,
+        &mut report,
+    )
+    .await?;
     Ok(report)
 }
 

@@ -11,7 +11,7 @@ use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::{PostgresServer, install};
 
 use crate::drive::Sample;
-use crate::handover::{self, Targets};
+use crate::handover::{self, Contenders, Targets};
 use crate::machine::{locked_version, version_of};
 use crate::report::{Comparison, Measured, StoreReport, Target};
 use crate::workload::{OPERATIONS, Operation};
@@ -53,16 +53,20 @@ async fn all(server: &PostgresServer, settings: &Settings) -> Result<StoreReport
     if !settings.only_hand_over {
         measure_all(server, settings, &pool, &mut report).await?;
     }
-    let mut handles = Vec::new();
-    while handles.len() < handover::HANDLES {
-        handles.push(connected(&server.url(), 16, PostgresOptions::new()).await?);
-    }
+    let url = server.url();
+    let locks = connected(&url, 16, PostgresOptions::new()).await?;
+    let other = connected(&url, 16, PostgresOptions::new()).await?;
     let select = async || {
         sqlx::query("SELECT 1").execute(&pool).await?;
         Ok(())
     };
     let targets = Targets::of_a_fast_store(Some(4.0));
-    handover::measure(&handles, select, &targets, settings, &mut report).await?;
+    let contenders = Contenders::Processes {
+        store: "postgres",
+        address: &url,
+    };
+    let clients = [&locks, &other];
+    handover::measure(clients, contenders, select, &targets, settings, &mut report).await?;
     Ok(report)
 }
 
@@ -177,7 +181,7 @@ fn alike(url: &str) -> Result<PgConnectOptions> {
 }
 
 /// Locks with their tables, and a connection for each task.
-async fn connected(url: &str, tasks: usize, options: PostgresOptions) -> Result<Locks> {
+pub(crate) async fn connected(url: &str, tasks: usize, options: PostgresOptions) -> Result<Locks> {
     let options = options.max_connections(u32::try_from(tasks)?);
     let backend = PostgresBackend::connect_with(url, options).await?;
     backend.setup_schema().await?;

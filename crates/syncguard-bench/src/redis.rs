@@ -11,7 +11,7 @@ use syncguard_redis::RedisBackend;
 use syncguard_testkit::{RedisServer, install};
 
 use super::drive::Sample;
-use super::handover::{self, Targets};
+use super::handover::{self, Contenders, Targets};
 use super::machine::{locked_version, version_of};
 use super::report::{Comparison, Measured, StoreReport, Target};
 use super::workload::{OPERATIONS, Operation};
@@ -28,8 +28,12 @@ pub(crate) fn measure(settings: &Settings) -> Result<StoreReport> {
     tokio::runtime::Runtime::new()?.block_on(all(&server, settings))
 }
 
+pub(crate) async fn connected(url: &str) -> Result<Locks> {
+    Ok(Locks::new(RedisBackend::connect(url).await?))
+}
+
 async fn all(server: &RedisServer, settings: &Settings) -> Result<StoreReport> {
-    let locks = Locks::new(RedisBackend::connect(&server.url()).await?);
+    let locks = connected(&server.url()).await?;
     let mut connection = connect(&server.url()).await?;
     let mut report = StoreReport {
         store: "redis",
@@ -51,13 +55,16 @@ async fn all(server: &RedisServer, settings: &Settings) -> Result<StoreReport> {
         measure_all(server, settings, &locks, &mut connection, &mut report).await?;
     }
     flush(&mut connection).await?;
-    let mut handles = vec![locks.clone()];
-    while handles.len() < handover::HANDLES {
-        handles.push(Locks::new(RedisBackend::connect(&server.url()).await?));
-    }
+    let url = server.url();
+    let other = connected(&url).await?;
     let ping = async || Ok(redis::cmd("PING").exec_async(&mut connection).await?);
     let targets = Targets::of_a_fast_store(Some(3.0));
-    handover::measure(&handles, ping, &targets, settings, &mut report).await?;
+    let contenders = Contenders::Processes {
+        store: "redis",
+        address: &url,
+    };
+    let clients = [&locks, &other];
+    handover::measure(clients, contenders, ping, &targets, settings, &mut report).await?;
     locks.close().await?;
     Ok(report)
 }

@@ -304,7 +304,7 @@ impl StoreReport {
             "p99 wait ms",
             "fair shares",
             "Jain, tasks",
-            "Jain, handles",
+            "Jain, processes",
             "gave up",
             "one alone/s",
             "ratio",
@@ -312,16 +312,13 @@ impl StoreReport {
         for handover in &self.handover {
             let ratio = handover.sections_per_second / handover.alone_per_second;
             table.rows.push(vec![
-                match handover.handles {
-                    1 => "on one handle".to_owned(),
-                    handles => format!("on {handles} handles"),
-                },
+                format!("in {}", handover.on),
                 show(Some(handover.sections_per_second)),
                 show(Some(handover.p50_wait_ms)),
                 show(Some(handover.p99_wait_ms)),
                 show(Some(handover.p99_fair_shares)),
                 format!("{:.3}", handover.fairness_of_tasks),
-                format!("{:.3}", handover.fairness_of_handles),
+                format!("{:.3}", handover.fairness_of_processes),
                 format!("{:.1} %", handover.gave_up * 100.0),
                 show(Some(handover.alone_per_second)),
                 format!("{ratio:.2}"),

@@ -13,7 +13,7 @@ use syncguard_sqlite::{SqliteBackend, SqliteOptions, Synchronous};
 use tokio::sync::Mutex;
 
 use crate::drive::{Sample, Stopwatch, Worker, drive};
-use crate::handover::{self, Targets};
+use crate::handover::{self, Contenders, Targets};
 use crate::machine::locked_version;
 use crate::report::{Comparison, Measured, StoreReport, Target};
 use crate::workload::{OPERATIONS, Operation, TTL, key_text};
@@ -32,6 +32,10 @@ pub(crate) fn measure(settings: &Settings) -> Result<StoreReport> {
     tokio::runtime::Runtime::new()?.block_on(all(settings))
 }
 
+pub(crate) async fn connected(path: &str) -> Result<Locks> {
+    Ok(Locks::new(SqliteBackend::connect(path).await?))
+}
+
 async fn all(settings: &Settings) -> Result<StoreReport> {
     let folder = tempfile::tempdir()?;
     let mut report = StoreReport {
@@ -48,12 +52,23 @@ async fn all(settings: &Settings) -> Result<StoreReport> {
         }
     }
     let path = folder.path().join("hand-over.db");
-    let mut handles = Vec::new();
-    while handles.len() < handover::HANDLES {
-        handles.push(Locks::new(SqliteBackend::connect(&path).await?));
-    }
+    let path = path.to_str().context("the temporary folder is not UTF-8")?;
+    let (locks, other) = (connected(path).await?, connected(path).await?);
     let targets = Targets::of_a_fast_store(None);
-    handover::measure(&handles, async || Ok(()), &targets, settings, &mut report).await?;
+    let contenders = Contenders::Processes {
+        store: "sqlite",
+        address: path,
+    };
+    let (clients, nothing) = ([&locks, &other], async || Ok(()));
+    handover::measure(
+        clients,
+        contenders,
+        nothing,
+        &targets,
+        settings,
+        &mut report,
+    )
+    .await?;
     Ok(report)
 }
 
