@@ -1,0 +1,142 @@
+//! The commands of one operation each.
+
+use serde_json::Value;
+
+use crate::common::{Stage, eventually};
+
+fn json(stage: &Stage, arguments: &[&str]) -> (i32, Value) {
+    let output = stage.syncguard(&[&["--json"][..], arguments].concat());
+    let value = serde_json::from_slice(&output.stdout);
+    (output.status.code().unwrap(), value.unwrap_or_default())
+}
+
+#[test]
+fn the_life_of_a_lock() {
+    for stage in Stage::each() {
+        let output = stage.syncguard(&["acquire", "k", "--ttl", "5m"]);
+        assert!(output.status.success());
+        let id = String::from_utf8(output.stdout).unwrap();
+        let id = id.strip_suffix('\n').unwrap();
+        assert_eq!(id.len(), 22);
+
+        let (code, text) = stage.outcome(&["status", "k"]);
+        assert_eq!(code, 0);
+        assert!(
+            text.contains("000000000000001") && text.contains("4m 5"),
+            "{text}"
+        );
+        assert!(!text.contains(id), "{text}");
+        let (_, text) = stage.outcome(&["status", "--id", id, "--raw"]);
+        assert!(text.contains(id) && text.contains(" k "), "{text}");
+
+        let (code, value) = json(&stage, &["extend", id, "--ttl", "1h"]);
+        assert_eq!((code, &value["ok"]), (0, &Value::Bool(true)));
+        let (code, value) = json(&stage, &["status", "k"]);
+        assert_eq!((code, &value["held"]), (0, &Value::Bool(true)));
+        let lock = &value["lock"];
+        assert_eq!(lock["fence"], "000000000000001");
+        assert_eq!(lock["keyHash"], syncguard_core::hash_key("k").to_string());
+        assert!(lock.get("key").is_none() && lock.get("lockId").is_none());
+        let left = lock["expiresAtMs"].as_i64().unwrap() - lock["acquiredAtMs"].as_i64().unwrap();
+        assert!(left >= 3_600_000, "{left}");
+
+        let (code, _) = stage.outcome(&["release", id]);
+        assert_eq!(code, 0);
+        for arguments in [
+            &["release", id][..],
+            &["extend", id],
+            &["status", "--id", id],
+        ] {
+            assert_eq!(stage.outcome(arguments).0, 1, "{arguments:?}");
+        }
+        assert!(stage.is_free("k"));
+    }
+}
+
+#[test]
+fn acquire_prints_json() {
+    let stage = Stage::sqlite();
+    let (code, value) = json(&stage, &["acquire", "k"]);
+    assert_eq!(code, 0);
+    assert_eq!(value["fence"], "000000000000001");
+    let id = value["lockId"].as_str().unwrap();
+    let (code, value) = json(&stage, &["release", id]);
+    assert_eq!((code, &value["ok"]), (0, &Value::Bool(true)));
+}
+
+#[test]
+fn a_release_by_force_needs_a_yes() {
+    for stage in Stage::each() {
+        assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "10m"]).0, 0);
+        let (code, text) = stage.outcome(&["release", "--force", "k"]);
+        assert_eq!(code, 64, "{text}");
+        assert!(text.contains("--yes"), "{text}");
+        assert!(!stage.is_free("k"));
+        assert_eq!(stage.outcome(&["release", "--force", "k", "--yes"]).0, 0);
+        assert!(stage.is_free("k"));
+        assert_eq!(stage.outcome(&["release", "--force", "k", "--yes"]).0, 1);
+    }
+}
+
+#[test]
+fn expired_locks_are_purged() {
+    let stage = Stage::sqlite();
+    assert_eq!(stage.outcome(&["acquire", "short", "--ttl", "1ms"]).0, 0);
+    assert_eq!(stage.outcome(&["acquire", "long", "--ttl", "10m"]).0, 0);
+    let mut purged = 0;
+    eventually("the end of a lease", || {
+        purged += json(&stage, &["purge"]).1["purged"].as_u64().unwrap();
+        purged > 0
+    });
+    assert_eq!(purged, 1);
+    assert!(!stage.is_free("long"));
+}
+
+#[test]
+fn the_default_store_is_in_the_users_state_folder() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let stage = Stage::sqlite();
+    let home = stage.path("home");
+    std::fs::create_dir(&home).unwrap();
+    let (inside, xdg) = (home.join(".local/state"), stage.path("xdg"));
+    for (state, folder) in [(None, inside), (Some(&xdg), xdg.clone())] {
+        let mut command = stage.command(&["run", "k", "--", "true"]);
+        command
+            .env("SYNCGUARD_STORE", "")
+            .env("HOME", &home)
+            .env_remove("XDG_STATE_HOME");
+        if let Some(state) = state {
+            command.env("XDG_STATE_HOME", state);
+        }
+        assert!(command.status().unwrap().success());
+        let folder = folder.join("syncguard");
+        assert!(folder.join("locks.db").is_file());
+        let mode = folder.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+}
+
+#[test]
+fn completions_and_the_manual_are_printed() {
+    let stage = Stage::sqlite();
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let (code, text) = stage.outcome(&["completions", shell]);
+        assert_eq!(code, 0);
+        assert!(text.contains("conflict-exit-code"), "{shell}");
+        assert!(!text.contains("__become"), "{shell}");
+    }
+    let (code, text) = stage.outcome(&["man"]);
+    assert_eq!(code, 0);
+    assert!(
+        text.contains(".TH syncguard 1") && text.contains("syncguard\\-run"),
+        "{text}"
+    );
+    let (code, text) = stage.outcome(&["man", "run"]);
+    assert_eq!(code, 0);
+    assert!(
+        text.contains(".TH syncguard-run 1") && text.contains("grace"),
+        "{text}"
+    );
+    assert_eq!(stage.outcome(&["man", "walk"]).0, 64);
+}
