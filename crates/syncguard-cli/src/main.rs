@@ -71,9 +71,8 @@ fn manual(of: Option<&str>) -> Result<(), Failure> {
             ))
         })?,
     };
-    let name = command.get_bin_name().unwrap_or_default().replace(' ', "-");
     let mut page = Vec::new();
-    let rendered = clap_mangen::Man::new(command.clone().name(name)).render(&mut page);
+    let rendered = clap_mangen::Man::new(command.clone()).render(&mut page);
     rendered.map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;
     output::print(&page)
 }

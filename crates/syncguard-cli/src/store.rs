@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use syncguard_core::backend::LockBackend;
-use syncguard_core::{Fence, LockError, Locks};
+use syncguard_core::{Fence, Locks};
 
 use crate::args::StoreArgs;
 use crate::exit::Failure;

@@ -48,7 +48,7 @@ impl Child {
         let waiting = move || {
             // It stays a zombie: its number is not given to another process until it is reaped.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            while waitid(WaitId::Pid(pid), options) == Err(Errno::INTR) {}
+            while waitid(WaitId::Pid(pid), options).is_err_and(|error| error == Errno::INTR) {}
             let _ = sender.send(());
         };
         let child = Self {

@@ -1,5 +1,6 @@
 //! A lease that is lost while the command runs.
 
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -88,8 +89,9 @@ fn a_store_that_is_away_for_less_than_a_ttl_does_no_harm() {
 #[test]
 fn what_a_command_leaves_in_the_background_is_not_waited_for() {
     for stage in Stage::each() {
-        let script = "sleep 1000 & echo $! > pid; ls -l /proc/self/fd > descriptors; exit 0";
-        let mut syncguard = stage.start_script("k", &["--ttl", "10m"], script);
+        let list = "ls -l /proc/self/fd > descriptors";
+        let script = format!("sleep 1000 & echo $! > pid; {list}; exit 0");
+        let mut syncguard = stage.start_script("k", &["--ttl", "10m"], &script);
         assert_eq!(syncguard.code(), 0);
         assert!(stage.is_free("k"));
         let pid = stage.lines("pid").concat();
