@@ -25,7 +25,7 @@ use crate::store::Store;
 
 fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
-    if let Some(code) = run::shim() {
+    if let Some(code) = run::as_helper() {
         return code.into();
     }
     let cli = match Cli::try_parse() {

@@ -20,12 +20,26 @@ use crate::store::Store;
 #[cfg_attr(not(unix), path = "run/other.rs")]
 mod child;
 #[cfg(target_os = "linux")]
+mod guard;
+#[cfg(target_os = "linux")]
 mod shim;
 
-#[cfg(target_os = "linux")]
-pub(crate) use self::shim::shim;
-
 use self::child::Child;
+
+/// What this process does if `syncguard` itself has started it, to the exit code.
+#[cfg(target_os = "linux")]
+pub(crate) fn as_helper() -> Option<u8> {
+    let mut arguments = std::env::args_os();
+    arguments.next();
+    match arguments.next()?.to_str()? {
+        shim::NAME => Some(shim::shim(arguments)),
+        guard::NAME => {
+            let _ = guard::guard(arguments);
+            Some(0)
+        }
+        _ => None,
+    }
+}
 
 pub(crate) async fn run(args: &RunArgs, store: &Store, output: Output) -> Result<u8, Failure> {
     let mut signals = Signals::listen()?;
@@ -64,21 +78,18 @@ async fn under_the_lock(
     signals: &mut Signals,
     output: Output,
 ) -> Result<Ended, Failure> {
-    while let Some(received) = signals.arrived() {
-        if ends(received.number) {
-            return Ok(Ended::Interrupted(received.number));
-        }
-    }
     let environment = [
         ("SYNCGUARD_KEY", guard.key().as_str().to_owned()),
         ("SYNCGUARD_LOCK_ID", guard.lock_id().as_str().to_owned()),
         ("SYNCGUARD_FENCE", guard.fence().to_string()),
     ];
-    let mut child = Child::start(&args.command, environment)?;
-    // These came before there was a command to reach.
+    // Last: a signal of the terminal that comes after the start has reached the command.
     while let Some(received) = signals.arrived() {
-        child.pass_on(received.number);
+        if ends(received.number) {
+            return Ok(Ended::Interrupted(received.number));
+        }
     }
+    let mut child = Child::start(&args.command, environment, args.grace)?;
     let is_lost = supervise(&mut child, args.grace, guard, signals, output).await;
     let status = child.reap(is_lost)?;
     Ok(if is_lost {

@@ -19,6 +19,7 @@ impl Child {
     pub(super) fn start(
         command: &[OsString],
         environment: impl IntoIterator<Item = (&'static str, String)>,
+        _grace: Duration,
     ) -> Result<Self, Failure> {
         let [program, arguments @ ..] = command else {
             return Err(Failure::usage("name a command"));

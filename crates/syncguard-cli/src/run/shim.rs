@@ -1,8 +1,8 @@
 //! The step between `syncguard` and the command on Linux: this program once more, which asks the system
 //! for a signal at the end of its parent, and then becomes the command.
 
-use std::env;
-use std::ffi::{OsStr, OsString};
+use std::env::ArgsOs;
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -13,10 +13,10 @@ use super::child::not_started;
 use crate::exit;
 
 /// The first argument of the shim.
-const NAME: &str = "__become";
+pub(super) const NAME: &str = "__become";
 
 /// This program, whatever became of its file.
-const SELF: &str = "/proc/self/exe";
+pub(super) const SELF: &str = "/proc/self/exe";
 
 /// What starts a command that is told, by TERM, when this process dies.
 pub(super) fn command(command: &[OsString]) -> Command {
@@ -28,16 +28,12 @@ pub(super) fn command(command: &[OsString]) -> Command {
     shim
 }
 
-/// If this process is a shim, becomes the command, or returns the exit code if that fails.
-pub(crate) fn shim() -> Option<u8> {
-    let mut arguments = env::args_os().skip(1);
-    if arguments.next()? != OsStr::new(NAME) {
-        return None;
-    }
-    let parent = arguments.next()?;
+/// The shim itself: becomes the command, or returns the exit code if that fails.
+pub(super) fn shim(mut arguments: ArgsOs) -> u8 {
+    let parent = arguments.next().unwrap_or_default();
     let command: Vec<OsString> = arguments.collect();
     let [program, rest @ ..] = &command[..] else {
-        return Some(exit::USAGE);
+        return exit::USAGE;
     };
     // Without it, the command would not be told, and work as well otherwise.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
@@ -45,10 +41,10 @@ pub(crate) fn shim() -> Option<u8> {
         getppid().is_some_and(|pid| parent == OsString::from(pid.as_raw_nonzero().to_string()));
     if !is_alive {
         // The signal was asked for too late.
-        return Some(exit::LOST);
+        return exit::LOST;
     }
     let error = Command::new(program).args(rest).exec();
     let failure = not_started(&command, &error);
     let _ = writeln!(std::io::stderr(), "syncguard: {}", failure.message);
-    Some(failure.code)
+    failure.code
 }

@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{self, Command, ExitStatus};
 use std::thread;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{
@@ -26,6 +27,8 @@ pub(super) struct Child {
     pid: Pid,
     has_own_group: bool,
     ended: oneshot::Receiver<()>,
+    #[cfg(target_os = "linux")]
+    guard: Option<super::guard::Guard>,
 }
 
 impl Child {
@@ -33,6 +36,7 @@ impl Child {
     pub(super) fn start(
         command: &[OsString],
         environment: impl IntoIterator<Item = (&'static str, String)>,
+        grace: Duration,
     ) -> Result<Self, Failure> {
         let has_own_group = !has_terminal();
         let mut start = prepared(command)?;
@@ -56,7 +60,11 @@ impl Child {
             pid,
             has_own_group,
             ended,
+            #[cfg(target_os = "linux")]
+            guard: super::guard::Guard::of(pid, has_own_group, grace),
         };
+        #[cfg(not(target_os = "linux"))]
+        let _ = grace;
         match thread::Builder::new().spawn(waiting) {
             Ok(_) => Ok(child),
             Err(error) => {
@@ -104,6 +112,10 @@ impl Child {
     pub(super) fn reap(&mut self, kill_the_rest: bool) -> Result<ExitStatus, Failure> {
         if kill_the_rest && self.has_own_group {
             self.kill();
+        }
+        #[cfg(target_os = "linux")]
+        if let Some(guard) = &mut self.guard {
+            guard.dismiss();
         }
         self.process.wait().map_err(|error| {
             let message = format!("the command's exit status is unknown: {error}");

@@ -172,15 +172,22 @@ fn a_store_that_cannot_be_asked_fails_and_says_why() {
 }
 
 #[test]
-fn a_file_is_checked_and_not_changed() {
+fn a_file_is_checked_and_not_created_or_filled() {
     let stage = Stage::sqlite();
-    assert_eq!(stage.outcome(&["run", "k", "--", "true"]).0, 0);
-    let before = fs::read(stage.path("locks.db")).unwrap();
     let (code, text) = stage.outcome(&["doctor"]);
-    assert_eq!(code, 0, "{text}");
-    assert_eq!(fs::read(stage.path("locks.db")).unwrap(), before);
+    assert_eq!(code, 64, "{text}");
+    assert!(!stage.path("locks.db").exists());
 
+    // An SQLite database without tables.
+    stage.touch("locks.db");
+    let (code, text) = stage.outcome(&["doctor"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("error [sqlite-table-missing]"), "{text}");
+    assert_eq!(stage.path("locks.db").metadata().unwrap().len(), 0);
+
+    assert_eq!(stage.outcome(&["run", "k", "--", "true"]).0, 0);
     let output = stage.syncguard(&["doctor", "--json"]);
+    assert!(output.status.success());
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(value["errors"], 0);
     assert!(value["findings"].is_array(), "{value}");

@@ -15,5 +15,6 @@ mod lost;
 mod operations;
 mod recipes;
 mod signals;
+mod terminal;
 mod upkeep;
 mod waiting;

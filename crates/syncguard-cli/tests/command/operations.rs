@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::common::{Stage, eventually};
+use crate::terminal::Terminal;
 
 fn json(stage: &Stage, arguments: &[&str]) -> (i32, Value) {
     let output = stage.syncguard(&[&["--json"][..], arguments].concat());
@@ -79,9 +80,41 @@ fn a_release_by_force_needs_a_yes() {
 }
 
 #[test]
+fn a_release_by_force_shows_the_lock_and_asks() {
+    for stage in Stage::each() {
+        assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "10m"]).0, 0);
+        for (answer, code) in [("n", 1), ("", 1), ("y", 0)] {
+            let mut terminal = Terminal::start(&stage, &["release", "--force", "k"]);
+            let said = terminal.read_until("[y/N]");
+            assert!(said.contains("000000000000001"), "{said}");
+            assert!(said.contains("9m 5"), "{said}");
+            assert!(!stage.is_free("k"));
+            terminal.press(&format!("{answer}\n"));
+            assert_eq!(terminal.syncguard.code(), code);
+            assert_eq!(stage.is_free("k"), code == 0);
+        }
+    }
+}
+
+#[test]
+fn a_release_by_force_leaves_a_lock_that_it_did_not_show() {
+    for stage in Stage::each() {
+        let output = stage.syncguard(&["acquire", "k", "--ttl", "10m"]);
+        let id = String::from_utf8(output.stdout).unwrap();
+        let mut terminal = Terminal::start(&stage, &["release", "--force", "k"]);
+        terminal.read_until("[y/N]");
+        assert_eq!(stage.outcome(&["release", id.trim()]).0, 0);
+        assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "10m"]).0, 0);
+        terminal.press("y\n");
+        assert_eq!(terminal.syncguard.code(), 1);
+        assert!(!stage.is_free("k"), "the second lock was not shown");
+    }
+}
+
+#[test]
 fn expired_locks_are_purged() {
     let stage = Stage::sqlite();
-    assert_eq!(stage.outcome(&["acquire", "short", "--ttl", "1ms"]).0, 0);
+    assert_eq!(stage.outcome(&["acquire", "short", "--ttl", "2s"]).0, 0);
     assert_eq!(stage.outcome(&["acquire", "long", "--ttl", "10m"]).0, 0);
     let mut purged = 0;
     eventually("the end of a lease", || {
@@ -124,7 +157,6 @@ fn completions_and_the_manual_are_printed() {
         let (code, text) = stage.outcome(&["completions", shell]);
         assert_eq!(code, 0);
         assert!(text.contains("conflict-exit-code"), "{shell}");
-        assert!(!text.contains("__become"), "{shell}");
     }
     let (code, text) = stage.outcome(&["man"]);
     assert_eq!(code, 0);

@@ -1,19 +1,13 @@
 //! Signals, with a terminal and without one.
 
-use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Write as _};
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::common::{Stage, Started, eventually, kill, runs};
+use crate::terminal::Terminal;
 
 /// Logs the signals that it gets, until the file `stop` is there.
 const LOGGER: &str = "trap 'echo INT >> log' INT; trap 'echo TERM >> log' TERM; \
@@ -22,47 +16,6 @@ const LOGGER: &str = "trap 'echo INT >> log' INT; trap 'echo TERM >> log' TERM; 
 
 /// Long enough for a signal that would come a second time to be logged.
 const A_WHILE: Duration = Duration::from_millis(500);
-
-/// A pseudo-terminal, and `syncguard` in the foreground of its session.
-struct Terminal {
-    keyboard: File,
-    syncguard: Started,
-}
-
-impl Terminal {
-    fn start(stage: &Stage, arguments: &[&str]) -> Self {
-        let master =
-            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let terminal = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(i32::try_from(OpenptFlags::NOCTTY.bits()).unwrap())
-            .open(OsStr::from_bytes(name.to_bytes()))
-            .unwrap();
-        let mut command = Command::new("setsid");
-        command
-            .arg("--ctty")
-            .arg(env!("CARGO_BIN_EXE_syncguard"))
-            .args(arguments)
-            .env("SYNCGUARD_STORE", &stage.store)
-            .current_dir(stage.folder.path())
-            .stdin(terminal.try_clone().unwrap())
-            .stdout(terminal.try_clone().unwrap())
-            .stderr(terminal);
-        let syncguard = Started(command.spawn().unwrap());
-        Self {
-            keyboard: File::from(OwnedFd::from(master)),
-            syncguard,
-        }
-    }
-
-    fn press(&mut self, key: &str) {
-        self.keyboard.write_all(key.as_bytes()).unwrap();
-    }
-}
 
 #[test]
 fn ctrl_c_in_a_terminal_reaches_the_command_once() {
@@ -118,11 +71,7 @@ fn ctrl_c_ends_a_wait() {
     assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "10m"]).0, 0);
     let wait = ["run", "k", "--wait", "forever", "--", "touch", "ran"];
     let mut terminal = Terminal::start(&stage, &wait);
-    // It says that it waits.
-    let mut said = [0; 1024];
-    let length = terminal.keyboard.read(&mut said).unwrap();
-    let said = String::from_utf8_lossy(&said[..length]).into_owned();
-    assert!(said.contains("is held for"), "{said}");
+    terminal.read_until("is held for");
     terminal.press("\x03");
     assert_eq!(terminal.syncguard.code(), 130);
     assert!(!stage.path("ran").exists());
