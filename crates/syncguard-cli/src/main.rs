@@ -30,12 +30,7 @@ fn main() -> ExitCode {
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            // If it cannot be printed, the exit code says the same.
-            let _ = error.print();
-            let code = if error.use_stderr() { exit::USAGE } else { 0 };
-            return code.into();
-        }
+        Err(error) => return refused(&error).into(),
     };
     let output = Output::new(cli.output);
     let done = match cli.command {
@@ -57,6 +52,20 @@ fn main() -> ExitCode {
         failure.code
     });
     code.into()
+}
+
+/// Prints what the parser says, which may be the help, and returns the exit code.
+fn refused(error: &clap::Error) -> u8 {
+    // If it cannot be printed, the exit code says the same.
+    let _ = error.print();
+    if !error.use_stderr() {
+        return 0;
+    }
+    let is_given = |word: &str| std::env::args_os().any(|argument| argument == word);
+    if is_given("run") && !is_given("--") {
+        let _ = output::hint("the command follows `--`: syncguard run KEY -- COMMAND...");
+    }
+    exit::USAGE
 }
 
 fn manual(of: Option<&str>) -> Result<(), Failure> {

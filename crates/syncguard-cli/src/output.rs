@@ -107,6 +107,11 @@ impl Output {
     }
 }
 
+/// A line more on standard error.
+pub(crate) fn hint(text: &str) -> io::Result<()> {
+    writeln!(io::stderr(), "\nsyncguard: {text}")
+}
+
 /// Prints what is not for people alone, as it is.
 pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
     written(io::stdout().write_all(bytes))

@@ -104,7 +104,7 @@ fn a_call_that_is_wrong() {
     let long = "k".repeat(513);
     for (arguments, said) in [
         (&["run", "k"][..], "COMMAND"),
-        (&["run", "k", "true"], "--"),
+        (&["run", "k", "true"], "syncguard run KEY -- COMMAND"),
         (&["run", "k", "--ttl", "30", "--", "true"], "30s"),
         (&["run", "k", "--ttl", "0", "--", "true"], "1 ms"),
         (&["run", "k", "--wait", "soon", "--", "true"], "forever"),
@@ -122,6 +122,10 @@ fn a_call_that_is_wrong() {
             "redis://",
         ),
         (&["--store", "locks.db", "status", "k"], "sqlite:PATH"),
+        (
+            &["--store", "redis-cluster://127.0.0.1:1", "status", "k"],
+            "--store-prefix '{syncguard}'",
+        ),
         (&["frobnicate"], "frobnicate"),
         (&[], "Usage"),
     ] {

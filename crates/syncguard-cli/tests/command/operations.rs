@@ -1,6 +1,7 @@
 //! The commands of one operation each.
 
 use serde_json::Value;
+use syncguard_testkit::{FirestoreEmulator, PostgresServer};
 
 use crate::common::{Stage, eventually};
 use crate::terminal::Terminal;
@@ -51,6 +52,33 @@ fn the_life_of_a_lock() {
             assert_eq!(stage.outcome(arguments).0, 1, "{arguments:?}");
         }
         assert!(stage.is_free("k"));
+    }
+}
+
+#[test]
+fn the_other_stores_are_set_up_by_the_first_run() {
+    let (postgres, emulator) = (
+        PostgresServer::start().unwrap(),
+        FirestoreEmulator::start().unwrap(),
+    );
+    let firestore = format!("firestore://{}/p", emulator.host());
+    for store in [postgres.url(), firestore] {
+        let stage = Stage {
+            store,
+            ..Stage::sqlite()
+        };
+        // The emulator's first answers take longer than an operation may.
+        let run = ["run", "k", "--", "sh", "-c", "echo $SYNCGUARD_FENCE > log"];
+        eventually("a first run", || stage.outcome(&run).0 == 0);
+        assert_eq!(stage.lines("log")[0].len(), 15);
+        assert!(stage.is_free("k"));
+        assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "10m"]).0, 0);
+        assert_eq!(
+            stage.outcome(&["run", "k", "--no-wait", "--", "true"]).0,
+            75
+        );
+        assert_eq!(stage.outcome(&["release", "--force", "k", "--yes"]).0, 0);
+        assert_eq!(stage.outcome(&["purge"]).0, 0);
     }
 }
 
