@@ -56,6 +56,38 @@ fn the_life_of_a_lock() {
 }
 
 #[test]
+fn the_command_has_its_streams_and_knows_its_lock() {
+    use std::io::Write as _;
+    use std::process::Stdio;
+
+    for stage in Stage::each() {
+        let script = "cat; echo to standard error >&2; echo \"$SYNCGUARD_KEY\"; \
+                      exec \"$0\" status --raw --id \"$SYNCGUARD_LOCK_ID\"";
+        let program = env!("CARGO_BIN_EXE_syncguard");
+        let mut command = stage.command(&["run", "a key", "--", "sh", "-c", script, program]);
+        let streams = [Stdio::piped(), Stdio::piped(), Stdio::piped()];
+        let [stdin, stdout, stderr] = streams;
+        let mut run = command
+            .stdin(stdin)
+            .stdout(stdout)
+            .stderr(stderr)
+            .spawn()
+            .unwrap();
+        let mut input = run.stdin.take().unwrap();
+        input.write_all(b"from standard input\n").unwrap();
+        drop(input);
+        let output = run.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(output.stderr, b"to standard error\n");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[..2], ["from standard input", "a key"], "{text}");
+        assert!(lines[3].starts_with("000000000000001 "), "{text}");
+        assert!(lines[3].ends_with("  a key"), "{text}");
+    }
+}
+
+#[test]
 fn the_other_stores_are_set_up_by_the_first_run() {
     let (postgres, emulator) = (
         PostgresServer::start().unwrap(),
