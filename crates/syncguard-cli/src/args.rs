@@ -256,13 +256,17 @@ mod tests {
 
     #[test]
     fn a_lock_id_may_begin_with_a_hyphen() {
-        let id = "-AAAAAAAAAAAAAAAAAAAAA";
-        for command in ["release", "extend"] {
-            assert!(
-                Cli::try_parse_from(["syncguard", command, id]).is_ok(),
-                "{command}"
-            );
+        for start in ["-A", "-h", "-y", "-V", "--", "-0", "-_"] {
+            let id = format!("{start}AAAAAAAAAAAAAAAAAAAA");
+            for command in [&["release"][..], &["extend"], &["status", "--id"]] {
+                let call = [&["syncguard"], command, &[id.as_str()]].concat();
+                assert!(Cli::try_parse_from(&call).is_ok(), "{call:?}");
+                let call = [&["syncguard"], command, &[id.as_str(), "--json"]].concat();
+                assert!(
+                    Cli::try_parse_from(&call).is_ok_and(|cli| cli.output.json),
+                    "{call:?}"
+                );
+            }
         }
-        assert!(Cli::try_parse_from(["syncguard", "status", "--id", id]).is_ok());
     }
 }

@@ -26,7 +26,7 @@ pub(crate) async fn status(
     };
     let (text, value) = match &found {
         Some(lock) => (
-            output.table(std::slice::from_ref(lock)),
+            output.table(lock),
             json!({ "held": true, "lock": output.lock_value(lock) }),
         ),
         None if args.id.is_some() => ("the id holds no lock".to_owned(), json!({ "held": false })),
@@ -127,7 +127,7 @@ fn confirmed(lock: &LockInfoDebug, output: Output) -> Result<bool, Failure> {
     let asked = write!(
         terminal,
         "{}\nIts holder is not asked, and may still be working. Release it? [y/N] ",
-        output.table(std::slice::from_ref(lock))
+        output.table(lock)
     );
     let mut answer = String::new();
     asked

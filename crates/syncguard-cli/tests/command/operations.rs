@@ -29,7 +29,7 @@ fn the_life_of_a_lock() {
         );
         assert!(!text.contains(id), "{text}");
         let (_, text) = stage.outcome(&["status", "--id", id, "--raw"]);
-        assert!(text.contains(id) && text.contains(" k "), "{text}");
+        assert!(text.contains(id) && text.ends_with("  k\n"), "{text}");
 
         let (code, value) = json(&stage, &["extend", id, "--ttl", "1h"]);
         assert_eq!((code, &value["ok"]), (0, &Value::Bool(true)));
