@@ -90,7 +90,9 @@ pub(crate) async fn release(
                 return Ok(exit::NO);
             };
             if !args.yes && !confirmed(&lock, output)? {
-                output.note("declined", "nothing was released", json!({}));
+                output
+                    .note("declined", "nothing was released", json!({}))
+                    .await;
                 return Ok(exit::NO);
             }
             (

@@ -142,9 +142,11 @@ async fn announce(locks: &Locks, key: &LockKey, wait: Duration, output: Output) 
         duration::show(age(&lock)),
         duration::show(left(&lock)),
     );
-    output.note(
-        "waiting",
-        &text,
-        json!({ "lock": output.lock_value(&lock) }),
-    );
+    output
+        .note(
+            "waiting",
+            &text,
+            json!({ "lock": output.lock_value(&lock) }),
+        )
+        .await;
 }

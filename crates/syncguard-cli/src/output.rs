@@ -11,6 +11,9 @@ use crate::args::OutputArgs;
 use crate::duration;
 use crate::exit::{self, Failure};
 
+/// How long a message may take to be written.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
     json: bool,
@@ -38,9 +41,15 @@ impl Output {
         written(line.and_then(|line| writeln!(io::stdout(), "{line}")))
     }
 
-    /// A message on standard error. If nobody can read it, the work goes on.
-    pub(crate) fn note(self, event: &str, text: &str, more: Value) {
-        let line = if self.json {
+    /// A message on standard error. If nobody reads it, the work goes on.
+    pub(crate) async fn note(self, event: &str, text: &str, more: Value) {
+        let line = self.message(event, text, more);
+        let written = tokio::task::spawn_blocking(move || writeln!(io::stderr(), "{line}"));
+        let _ = tokio::time::timeout(PATIENCE, written).await;
+    }
+
+    fn message(self, event: &str, text: &str, more: Value) -> String {
+        if self.json {
             let mut fields = Map::from_iter([("event".to_owned(), event.into())]);
             match more {
                 Value::Object(more) => fields.extend(more),
@@ -49,8 +58,7 @@ impl Output {
             Value::Object(fields).to_string()
         } else {
             format!("syncguard: {text}")
-        };
-        let _ = writeln!(io::stderr(), "{line}");
+        }
     }
 
     /// The failure that ends the process.
@@ -64,7 +72,8 @@ impl Output {
             text += &format!(" (the store is {store}; `syncguard doctor` checks it)");
             more["store"] = store.as_str().into();
         }
-        self.note("error", &text, more);
+        // The exit code says the same.
+        let _ = writeln!(io::stderr(), "{}", self.message("error", &text, more));
     }
 
     /// A key as it is shown: its hash, unless raw ones are asked for.

@@ -56,7 +56,7 @@ pub(crate) async fn run(args: &RunArgs, store: &Store, output: Output) -> Result
         Ended::Command(_) if released.is_ok_and(|released| !released.is_released()) => {
             let text = "the lease was lost before the command ended: someone released the lock by \
                         its id, or it expired";
-            output.note("lost", text, json!({}));
+            output.note("lost", text, json!({})).await;
             Ok(exit::LOST)
         }
         Ended::Command(status) => Ok(child::code(status)),
@@ -130,7 +130,7 @@ async fn supervise(
                     output.key(guard.key()),
                     duration::show(grace)
                 );
-                output.note("lost", &text, json!({ "graceMs": grace.as_millis() }));
+                output.note("lost", &text, json!({ "graceMs": grace.as_millis() })).await;
             }
             () = kill => {
                 kill_at = None;
@@ -157,6 +157,8 @@ async fn report_release(
     {
         let error = exit::chain(error);
         let text = format!("failed to release the lock; it expires with its TTL: {error}");
-        output.note("unreleased", &text, json!({ "message": error }));
+        output
+            .note("unreleased", &text, json!({ "message": error }))
+            .await;
     }
 }

@@ -1,12 +1,13 @@
 //! A lease that is lost while the command runs.
 
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::common::{Stage, eventually, kill, runs};
+use crate::common::{Stage, Started, eventually, kill, runs};
 use crate::terminal::Terminal;
 
 /// Ends with 0 when it is told to end.
@@ -59,6 +60,27 @@ fn a_command_that_does_not_end_is_killed_with_its_group() {
             let pid = stage.lines(name).concat();
             eventually("the end of the group", || !runs(&pid));
         }
+    }
+}
+
+#[test]
+fn a_message_that_nobody_reads_holds_nothing_up() {
+    let stage = Stage::sqlite();
+    let (_reader, mut full) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&full, true).unwrap();
+    while full.write(&[b'.'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&full, false).unwrap();
+    let options = [
+        "run", "k", "--ttl", "3s", "--grace", "500ms", "--", "sh", "-c",
+    ];
+    let mut command = stage.command(&[&options[..], &[STUBBORN]].concat());
+    let mut syncguard = Started(command.stdout(Stdio::null()).stderr(full).spawn().unwrap());
+    stage.wait_for("log", "ready");
+    release_by_force(&stage);
+    assert_eq!(syncguard.code(), 76);
+    for name in ["pid", "child"] {
+        let pid = stage.lines(name).concat();
+        eventually("the end of the group", || !runs(&pid));
     }
 }
 
