@@ -130,6 +130,11 @@ pub(crate) enum OnStore {
     Run(RunArgs),
     /// Show who holds a key, or what a lock id holds
     Status(StatusArgs),
+    /// List the locks that are held
+    ///
+    /// It asks the store page by page, and only reads. A lock that is acquired or released meanwhile may be listed or
+    /// not. On Redis it walks through all keys of the database, and needs the permission for SCAN.
+    List(ListArgs),
     /// Acquire a key for its TTL, and print the lock id
     ///
     /// Nothing renews the lease: `syncguard extend` it, and `syncguard release` it at the end. To hold a key
@@ -211,6 +216,18 @@ pub(crate) struct StatusArgs {
         allow_hyphen_values = true
     )]
     pub(crate) id: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only keys that begin with this text
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) prefix: String,
 }
 
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ mod doctor;
 mod duration;
 mod exit;
 mod hold;
+mod list;
 mod output;
 mod run;
 mod signals;
@@ -97,6 +98,7 @@ fn execute(command: OnStore, store: &Store, output: Output) -> Result<u8, Failur
         match command {
             OnStore::Run(args) => run::run(&args, store, output).await,
             OnStore::Status(args) => commands::status(&args, store, output).await,
+            OnStore::List(args) => list::list(&args, store, output).await,
             OnStore::Acquire(args) => commands::acquire(&args.hold, store, output).await,
             OnStore::Extend(args) => commands::extend(&args, store, output).await,
             OnStore::Release(args) => commands::release(&args, store, output).await,

@@ -1,6 +1,11 @@
 //! The commands of one operation each.
 
+use std::collections::HashSet;
+use std::time::Duration;
+
 use serde_json::Value;
+use syncguard_core::Locks;
+use syncguard_sqlite::{SqliteBackend, SqliteOptions, Synchronous};
 use syncguard_testkit::{FirestoreEmulator, PostgresServer};
 
 use crate::common::{Stage, eventually};
@@ -169,6 +174,67 @@ fn a_release_by_force_leaves_a_lock_that_it_did_not_show() {
         assert_eq!(terminal.syncguard.code(), 1);
         assert!(!stage.is_free("k"), "the second lock was not shown");
     }
+}
+
+#[test]
+fn locks_are_listed() {
+    for stage in [Stage::sqlite()] {
+        for key in ["deploy:a", "deploy:b", "report", "deploy"] {
+            assert_eq!(stage.outcome(&["acquire", key, "--ttl", "10m"]).0, 0);
+        }
+        let (code, text) = stage.outcome(&["list"]);
+        assert_eq!(code, 0, "{text}");
+        assert_eq!(text.lines().count(), 5, "{text}");
+        let hash = syncguard_core::hash_key("report").to_string();
+        assert!(text.contains(&hash) && !text.contains("report"), "{text}");
+
+        let (code, text) = stage.outcome(&["list", "--prefix", "deploy:", "--raw"]);
+        assert_eq!(code, 0, "{text}");
+        let mut keys: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.split_whitespace().last())
+            .collect();
+        keys.sort_unstable();
+        assert_eq!(keys, ["KEY", "deploy:a", "deploy:b"]);
+
+        let output = stage.syncguard(&["--json", "list", "--prefix", "deploy"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let locks: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(locks.len(), 3);
+        assert!(locks.iter().all(|lock| lock["fence"] == "000000000000001"));
+
+        let output = stage.syncguard(&["--json", "list", "--prefix", "nobody"]);
+        assert!(output.status.success() && output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn more_locks_than_a_page_are_listed() {
+    let stage = Stage::sqlite();
+    let path = stage.path("locks.db");
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let options = SqliteOptions::new().synchronous(Synchronous::Normal);
+        let backend = SqliteBackend::connect_with(path, options).await.unwrap();
+        let locks = Locks::new(backend);
+        for number in 0..1100 {
+            let held = locks
+                .lock(format!("key:{number}"))
+                .ttl(Duration::from_secs(600));
+            drop(held.await.unwrap().detach());
+        }
+    });
+    let output = stage.syncguard(&["--json", "--raw", "list"]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let keys: HashSet<String> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .map(|lock| lock["key"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(keys.len(), 1100);
 }
 
 #[test]
