@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    LockBackend, Lookup, LookupRequest, PreflightRequest, ReleaseRequest, TimeAuthority, Watch,
-    WatchRequest,
+    ListPage, ListRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, ReleaseRequest,
+    TimeAuthority, Watch, WatchRequest,
 };
 use syncguard_core::{ExtendResult, Fence, Finding, LockError, LockInfoDebug, ReleaseResult};
 
 use crate::cleanup::Cleanup;
+use crate::list::list;
 use crate::names::Names;
 use crate::preflight;
 use crate::record;
@@ -141,6 +142,12 @@ impl LockBackend for RedisBackend {
         self.wake_ups
             .watch(&self.clients, name, request.deadline)
             .await
+    }
+
+    /// By `SCAN`: a page looks at up to 500 entries of the database. Pages may repeat a lock. A key that is
+    /// stored under a hash is listed only without a prefix.
+    async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
+        list(&self.clients, &self.names, request).await.map(Some)
     }
 
     /// Sends `INFO` and `CONFIG GET`, where the user may, and a script that checks permissions and

@@ -24,6 +24,8 @@ pub(crate) static READ_KEY: LazyLock<Script> =
     LazyLock::new(|| Script::reading(include_str!("../lua/read_key.lua")));
 pub(crate) static READ_ID: LazyLock<Script> =
     LazyLock::new(|| Script::reading(include_str!("../lua/read_id.lua")));
+pub(crate) static LIST: LazyLock<Script> =
+    LazyLock::new(|| Script::reading(include_str!("../lua/list.lua")));
 pub(crate) static RIGHTS: LazyLock<Script> =
     LazyLock::new(|| Script::reading(include_str!("../lua/rights.lua")));
 

@@ -12,6 +12,7 @@ mod failover;
 mod foreign;
 mod free_in;
 mod keys;
+mod list;
 mod network;
 mod outages;
 mod peers;
