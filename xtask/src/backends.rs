@@ -9,17 +9,15 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use syncguard_conformance::{Report, RunOptions};
-use syncguard_core::{Finding, LockError};
 use syncguard_testkit::install::{self, Tool};
 
-use crate::doctor;
 use crate::step::announced;
 
-pub(crate) mod firestore;
+mod firestore;
 mod memory;
 mod postgres;
 mod redis;
-pub(crate) mod sqlite;
+mod sqlite;
 
 /// All backends. A new one is a file beside this one and an entry here.
 pub(crate) const BACKENDS: &[Backend] = &[
@@ -37,23 +35,7 @@ pub(crate) struct Backend {
     pub(crate) service: Option<Service>,
     /// Runs the suite on the store at an address, or fails to reach it.
     pub(crate) conformance: fn(String, RunOptions) -> Suite,
-    /// What a URL of it begins with, up to the `://`.
-    pub(crate) schemes: &'static [&'static str],
-    /// Those of [`doctor::StoreOptions`] that it has, as they are called on the command line.
-    pub(crate) options: &'static [&'static str],
-    /// Looks at the set-up of the store at a URL.
-    pub(crate) preflight: fn(Deployment) -> Findings,
 }
-
-/// A store as an application uses it.
-#[derive(Debug, Clone)]
-pub(crate) struct Deployment {
-    pub(crate) url: String,
-    pub(crate) options: doctor::StoreOptions,
-}
-
-/// A preflight under way.
-pub(crate) type Findings = Pin<Box<dyn Future<Output = Result<Vec<Finding>, LockError>> + Send>>;
 
 /// A suite under way.
 pub(crate) type Suite = Pin<Box<dyn Future<Output = Result<Report>> + Send>>;

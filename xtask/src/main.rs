@@ -14,7 +14,6 @@ mod chaos;
 mod ci;
 mod clauses;
 mod conformance;
-mod doctor;
 mod mutants;
 mod services;
 mod step;
@@ -58,11 +57,6 @@ enum Task {
     ChaosWorker(chaos::Assignment),
     #[command(hide = true)]
     ChaosHolder(chaos::Holding),
-    /// Whether a store is set up for locks, and what to change where it is not
-    ///
-    /// Nothing is written to the store. Fails if there is a finding of severity `error`, or if the
-    /// store cannot be asked. Codes in brackets are stable: docs/operations.md explains them.
-    Doctor(doctor::Options),
     /// Servers for development, in the background
     Services(services::Options),
     /// What continuous integration runs: formatting, lints, documentation, tests
@@ -78,7 +72,6 @@ fn main() -> ExitCode {
         Task::Bench(options) => bench::run(&options),
         Task::ChaosWorker(assignment) => chaos::work(&assignment),
         Task::ChaosHolder(holding) => chaos::hold(&holding),
-        Task::Doctor(options) => doctor::run(&options),
         Task::Services(options) => services::run(&options),
         Task::Ci => ci::run(),
     };

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter,
-    Watch, WatchRequest,
+    ListPage, ListRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest,
+    ReleaseRequest, Reporter, Watch, WatchRequest,
 };
 use syncguard_core::{
     ErrorCode, ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey,
@@ -178,6 +178,10 @@ impl<B: LockBackend<Fence = Fence>> LockBackend for Recording<B> {
 
     async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
         self.backend.preflight(request).await
+    }
+
+    async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
+        self.backend.list(request).await
     }
 
     async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    LockBackend, Lookup, LookupRequest, PurgeRequest, ReleaseRequest, Watch, WatchRequest,
+    ListPage, ListPosition, ListRequest, LockBackend, Lookup, LookupRequest, PurgeRequest,
+    ReleaseRequest, Watch, WatchRequest,
 };
 use syncguard_core::{
-    ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, LockKey, Locks, ReleaseResult, Ttl,
+    ErrorCode, ExtendResult, KeyPrefix, LockError, LockId, LockInfoDebug, LockKey, Locks,
+    ReleaseResult, Ttl,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -99,6 +101,23 @@ impl<B: LockBackend> Client<B> {
         by: Lookup<'_>,
     ) -> Result<Option<LockInfoDebug<B::Fence>>, LockError> {
         bounded(|deadline| self.backend.lookup_raw(LookupRequest::new(by, deadline))).await
+    }
+
+    /// Calls [`LockBackend::list`].
+    ///
+    /// # Errors
+    /// The backend's, or `NetworkTimeout` if it does not answer.
+    pub async fn list(
+        &self,
+        prefix: &KeyPrefix,
+        after: Option<&ListPosition>,
+        limit: u32,
+    ) -> Result<Option<ListPage<B::Fence>>, LockError> {
+        let list = |deadline| {
+            self.backend
+                .list(ListRequest::new(prefix, after, limit, deadline))
+        };
+        bounded(list).await
     }
 
     /// Calls [`LockBackend::purge_expired`].

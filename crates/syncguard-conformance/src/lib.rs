@@ -63,6 +63,7 @@
 //!   resource cannot tell its holders apart; its documentation should say so.
 //! - *the harness cannot set a fence counter*: implement [`Harness::set_fence_counter`]. Until then
 //!   nothing shows what happens at the end of the counter.
+//! - *the backend cannot list its locks*: it does not implement [`list`](syncguard_core::backend::LockBackend::list).
 //! - *the backend gives no wake-ups*, or does not say when a key is free: callers poll it.
 //! - *the store takes too long to be asked within the second after an expiry*: run it on a store that is
 //!   nearer.
@@ -97,7 +98,7 @@
 //! {"backend": "memory", "supports_fencing": true, "time_authority": "server",
 //!  "suite_version": "0.1.0", "passed": 1, "failed": 0, "skipped": 0,
 //!  "proven": ["R2"], "unproven": [], "causes": [],
-//!  "mutants": {"known": 186, "caught": 2, "unseen": []},
+//!  "mutants": {"known": 213, "caught": 2, "unseen": []},
 //!  "cases": [{"name": "release::again_it_is_not_held", "clauses": ["R2"],
 //!             "status": "passed", "ms": 3}]}
 //! ```
@@ -132,6 +133,7 @@ mod known;
 #[doc = include_str!("mutants.md")]
 pub mod mutants {}
 mod outcome;
+mod pages;
 mod polling;
 mod registry;
 mod report;

@@ -175,6 +175,34 @@ macro_rules! __for_each_case {
                 clean_up_spares_live_locks_and_fences [F2 L4 E1]
                     "Whatever clears dead locks away spares live ones, and every fence counter.";
             }
+            listing {
+                every_live_lock_is_shown [N1 L2]
+                    "A listing shows every live lock as a lookup shows it, to every client.";
+                until_its_end_a_lock_is_shown [N1 E1]
+                    "A listing shows a lock until its lease ends.";
+                a_lock_is_shown_once [N2 N1]
+                    "A listing shows a lock once, whatever the size of its pages.";
+                pages_are_bounded [N5]
+                    "A page has no more locks than its limit, and a listing comes to an end.";
+                the_dead_are_not_shown [N3 E2 L3]
+                    "A listing shows no lock that was released or has expired, and of a key that was taken over the new one alone.";
+                nothing_else_is_shown [N3 K3]
+                    "A listing shows neither fence counters nor whatever else a store keeps of its locks.";
+                a_prefix_is_no_pattern [N4 N1]
+                    "A prefix that is a pattern shows the keys that begin with it, not those that it matches.";
+                a_prefix_is_taken_to_the_letter [N4 N1 K1]
+                    "A prefix shows the keys that begin with its very characters.";
+                any_key_is_shown [N1 K2 K4]
+                    "Whatever characters its key contains, a lock is shown, and so is one with the longest key.";
+                locks_that_come_and_go_hide_no_other [N1 N2]
+                    "Locks that are granted and released during a listing hide no other.";
+                a_thousand_locks_are_shown [N1 N2 N5]
+                    "A listing of a thousand locks shows each of them.";
+                it_changes_nothing [N6]
+                    "A listing moves no expiry, uses no fence and holds nothing.";
+                it_shows_hashes [N1 L5]
+                    "`Locks` lists page by page, with hashes unless raw identifiers are asked for.";
+            }
             auto_extend {
                 a_section_outlives_its_ttl [X1 X2 E1]
                     "A section that is longer than its TTL keeps others out, and releases its lock at the end.";
@@ -218,7 +246,7 @@ macro_rules! __for_each_case {
                     "Extend, release and replay succeed up to the end of the lease.";
             }
             tolerance {
-                all_operations_agree [E3 L1 L2 L4 A2]
+                all_operations_agree [E3 L1 L2 L4 A2 N6]
                     "In the tolerance a lease is live to every operation, or dead to every operation.";
                 an_extend_is_like_any_other [E3 X1 X4]
                     "An extend in the tolerance counts from now, and changes the expiry alone; or it is `NotHeld`.";

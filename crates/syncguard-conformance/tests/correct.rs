@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use syncguard_conformance::{Harness, RunOptions, run};
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    LockBackend, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter, Watch,
-    WatchRequest,
+    ListPage, ListRequest, LockBackend, LookupRequest, PreflightRequest, PurgeRequest,
+    ReleaseRequest, Reporter, Watch, WatchRequest,
 };
 use syncguard_core::{
     ExtendResult, Fence, Finding, LockError, LockInfoDebug, LockKey, ReleaseResult,
@@ -64,6 +64,11 @@ impl<P: Pace> LockBackend for Paced<P> {
     async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
         self.pace.pace().await;
         self.memory.watch(request).await
+    }
+
+    async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
+        self.pace.pace().await;
+        self.memory.list(request).await
     }
 
     async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {

@@ -70,6 +70,7 @@ fn the_list_is_what_the_pages_say() {
         ("extend", include_str!("../src/cases/extend.rs")),
         ("fencing", include_str!("../src/cases/fencing.rs")),
         ("keys", include_str!("../src/cases/keys.rs")),
+        ("listing", include_str!("../src/cases/listing.rs")),
         ("lookup", include_str!("../src/cases/lookup.rs")),
         ("patterns", include_str!("../src/cases/patterns.rs")),
         ("races", include_str!("../src/cases/races.rs")),

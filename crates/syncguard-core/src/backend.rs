@@ -20,14 +20,14 @@ use std::time::Duration;
 
 use crate::{ExtendResult, Finding, LockError, LockInfoDebug, ReleaseResult};
 
-pub use crate::backend::answers::{AcquireResult, Grant};
+pub use crate::backend::answers::{AcquireResult, Grant, ListPage, ListPosition};
 pub use crate::backend::capabilities::{Capabilities, TimeAuthority};
 pub use crate::backend::contract::{Clause, clauses};
 pub use crate::backend::refusals::Refusals;
 pub use crate::backend::reporter::Reporter;
 pub use crate::backend::requests::{
-    AcquireRequest, CloseRequest, ExtendRequest, IsLockedRequest, Lookup, LookupRequest,
-    PreflightRequest, PurgeRequest, ReleaseRequest, WatchRequest,
+    AcquireRequest, CloseRequest, ExtendRequest, IsLockedRequest, ListRequest, Lookup,
+    LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, WatchRequest,
 };
 pub use crate::backend::watch::{Watch, WatchKey};
 pub use crate::backend::watchers::{Watcher, Watchers};
@@ -36,11 +36,16 @@ pub use crate::fence::{FENCE_DIGITS, FENCE_MAX, FENCE_WARN, FenceToken, NoFence,
 pub use crate::key::MAX_KEY_LENGTH_BYTES;
 pub use crate::lock_id::LOCK_ID_LENGTH;
 pub use crate::results::FailureReason;
-pub use crate::storage_key::{make_fence_key, make_hashed_storage_key, make_storage_key};
+pub use crate::storage_key::{
+    make_fence_key, make_hashed_storage_key, make_storage_key, prefix_end,
+};
 pub use crate::time::{TIME_TOLERANCE_MS, is_live, redis_server_time_ms};
 
 /// Default of [`operation_timeout`](crate::LocksBuilder::operation_timeout).
 pub const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The greatest [page size](crate::ListLocks::page_size) of a listing.
+pub const MAX_PAGE_SIZE: u32 = 1_000;
 
 /// A store of locks: typed calls, each one atomic step in the store.
 ///
@@ -149,6 +154,22 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         async { Ok(None) }
     }
 
+    /// Lists live locks, a page at a time. Default: `None`, which says that this backend cannot list.
+    ///
+    /// It looks at a bounded number of entries, whatever they are: a page that is short, or has no lock at
+    /// all, may have a next one. A value that is no lock is left out, and so is a lock that belongs to another
+    /// prefix of the store. `Locks` gives back a [position](ListPage::next) of the same prefix.
+    ///
+    /// # Errors
+    /// A failure of the store.
+    fn list(
+        &self,
+        request: ListRequest<'_>,
+    ) -> impl Future<Output = Result<Option<ListPage<Self::Fence>>, LockError>> + Send {
+        let _ = request;
+        async { Ok(None) }
+    }
+
     /// Receives a [`Reporter`] for events outside any call, such as clock skew. Default: it reports
     /// nothing.
     ///
@@ -247,6 +268,13 @@ impl<B: LockBackend> LockBackend for Arc<B> {
         request: WatchRequest<'_>,
     ) -> impl Future<Output = Result<Option<Watch>, LockError>> + Send {
         B::watch(self, request)
+    }
+
+    fn list(
+        &self,
+        request: ListRequest<'_>,
+    ) -> impl Future<Output = Result<Option<ListPage<B::Fence>>, LockError>> + Send {
+        B::list(self, request)
     }
 
     fn attach(&self, reporter: Reporter) {

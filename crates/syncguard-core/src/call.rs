@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::erased::Answer;
-use crate::backend::{AcquireResult, FenceToken};
+use crate::backend::{AcquireResult, FenceToken, ListPage};
 use crate::error::Operation;
 use crate::observe::{Observers, OperationEnd, OperationOutcome};
 use crate::{
@@ -289,6 +289,7 @@ impl Outcome for bool {}
 impl Outcome for u64 {}
 impl Outcome for Vec<Finding> {}
 impl<F: FenceToken> Outcome for Option<LockInfoDebug<F>> {}
+impl<F: FenceToken> Outcome for ListPage<F> {}
 
 /// The time that lies this far ahead, or as far as the clock can count.
 pub(crate) fn after(now: Instant, timeout: Duration) -> Instant {

@@ -14,7 +14,7 @@ pub const MAX_KEY_LENGTH_BYTES: usize = 512;
 /// The name of what is locked: 1 to 512 bytes of UTF-8 in NFC, without U+0000.
 ///
 /// Parsing normalizes, so canonically equivalent spellings are one key. Cloning is cheap. `Debug`
-/// prints the [hash](crate::hash_key), never the text.
+/// prints the [hash](crate::hash_key), never the text. Keys are ordered by the bytes of their text.
 ///
 /// ```
 /// # use syncguard_core::LockKey;
@@ -23,7 +23,7 @@ pub const MAX_KEY_LENGTH_BYTES: usize = 512;
 /// assert_eq!(composed, decomposed);
 /// # Ok::<(), syncguard_core::LockError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockKey(Arc<str>);
 
 impl LockKey {

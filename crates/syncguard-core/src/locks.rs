@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -64,6 +65,8 @@ struct Shared<F: FenceToken> {
 pub(crate) struct Store<F: FenceToken> {
     backend: Box<dyn ErasedBackend<F>>,
     pub(crate) capabilities: Capabilities,
+    /// Unlike that of any other store of this process.
+    pub(crate) number: u64,
     settings: Settings,
     pub(crate) background: TaskTracker,
     /// Cancelled by `close`.
@@ -79,6 +82,7 @@ impl<F: FenceToken> Store<F> {
         settings: Settings,
         observers: &Observers,
     ) -> Self {
+        static STORES: AtomicU64 = AtomicU64::new(0);
         let capabilities = backend.capabilities();
         let listeners = Arc::<Listeners>::default();
         for observer in observers.iter() {
@@ -91,6 +95,7 @@ impl<F: FenceToken> Store<F> {
         Self {
             backend,
             capabilities,
+            number: STORES.fetch_add(1, Ordering::Relaxed),
             settings,
             background,
             closed: CancellationToken::new(),

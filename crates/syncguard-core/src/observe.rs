@@ -87,7 +87,7 @@ pub trait Observer: Send + Sync + 'static {
 pub struct OperationEnd<'a> {
     /// The backend's name.
     pub backend: &'static str,
-    /// Which operation: acquire, release, extend, is_locked or lookup.
+    /// Which operation: acquire, release, extend, is_locked, lookup, list, or one of upkeep.
     pub operation: Operation,
     /// The key, if the call or its guard knew it. Its text is sensitive.
     pub key: Option<&'a LockKey>,

@@ -94,6 +94,24 @@ pub fn make_fence_key(
     make_storage_key(prefix, &name, limit, reserve)
 }
 
+/// The least text that comes after every text with this prefix, in the order of UTF-8 bytes; `None` if
+/// there is none, as for the empty prefix.
+///
+/// With it, a store that is ordered by bytes finds a prefix in a range.
+///
+/// ```
+/// # use syncguard_core::backend::prefix_end;
+/// assert_eq!(prefix_end("payment:").as_deref(), Some("payment;"));
+/// assert_eq!(prefix_end(""), None);
+/// ```
+#[must_use]
+pub fn prefix_end(prefix: &str) -> Option<String> {
+    let mut end = prefix.trim_end_matches(char::MAX).to_owned();
+    let last = end.pop()?;
+    end.extend((last..=char::MAX).nth(1));
+    Some(end)
+}
+
 fn digest_of(full: &str) -> String {
     URL_SAFE_NO_PAD.encode(&Sha256::digest(full.as_bytes())[..DIGEST_BYTES])
 }
@@ -101,6 +119,20 @@ fn digest_of(full: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_next_text_of_its_length() {
+        for (prefix, end) in [
+            ("a", "b"),
+            ("a\u{d7ff}", "a\u{e000}"),
+            ("a\u{10ffff}\u{10ffff}", "b"),
+            ("\u{7f}", "\u{80}"),
+        ] {
+            assert_eq!(prefix_end(prefix).as_deref(), Some(end), "{prefix:?}");
+            assert!(format!("{prefix}\u{10ffff}").as_str() < end);
+        }
+        assert_eq!(prefix_end("\u{10ffff}"), None);
+    }
 
     #[test]
     fn the_hashed_form_is_that_of_a_key_too_long() {

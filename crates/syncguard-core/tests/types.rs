@@ -4,17 +4,19 @@ use std::fmt::Debug;
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, Clause, CloseRequest, ExtendRequest,
-    FailureReason, Grant, IsLockedRequest, Lookup, LookupRequest, NoFence, PreflightRequest,
-    PurgeRequest, ReleaseRequest, Reporter, TimeAuthority,
+    FailureReason, Grant, IsLockedRequest, ListPage, ListPosition, ListRequest, Lookup,
+    LookupRequest, NoFence, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter,
+    TimeAuthority,
 };
 use syncguard_core::observe::{
     ClockSkew, Operation, OperationEnd, OperationOutcome, ReclaimEnd, ReclaimResult,
     ReleaseFailure, ReleaseStage, WaitEnd, WaitOutcome, WaitStart, WaitSummary,
 };
 use syncguard_core::{
-    Attempt, AutoExtend, Backoff, ErrorCode, ExtendResult, Fence, Finding, HashId, Jitter, Lease,
-    LockError, LockGuard, LockId, LockInfo, LockInfoDebug, LockKey, LockOptions, LockRequest,
-    Locks, LocksBuilder, Receipt, ReleaseResult, Request, Severity, TryLockRequest, Ttl,
+    Attempt, AutoExtend, Backoff, ErrorCode, ExtendResult, Fence, Finding, HashId, Jitter,
+    KeyPrefix, Lease, ListCursor, ListLocks, LockError, LockGuard, LockId, LockInfo, LockInfoDebug,
+    LockKey, LockOptions, LockPage, LockRequest, Locks, LocksBuilder, Receipt, ReleaseResult,
+    Request, Severity, TryLockRequest, Ttl,
 };
 use syncguard_memory::{ManualClock, MemoryBackend};
 
@@ -38,6 +40,13 @@ fn everything_can_be_sent_and_shared() {
     shared::<(AcquireResult, Grant, FailureReason, Lookup<'_>, Reporter)>();
     shared::<(AcquireRequest<'_>, ReleaseRequest<'_>, ExtendRequest<'_>)>();
     shared::<(IsLockedRequest<'_>, LookupRequest<'_>)>();
+    shared::<(ListRequest<'_>, ListPage, ListPosition)>();
+    shared::<(
+        ListLocks<LockInfo>,
+        LockPage<LockInfo>,
+        ListCursor,
+        KeyPrefix,
+    )>();
     shared::<(PreflightRequest, PurgeRequest, CloseRequest)>();
     shared::<(OperationEnd<'_>, OperationOutcome, ClockSkew)>();
     shared::<(WaitStart<'_>, WaitEnd<'_>, WaitOutcome)>();

@@ -1,6 +1,7 @@
 //! The cases.
 
 pub mod failover;
+pub mod listing;
 pub mod load;
 pub mod loss;
 pub mod outcomes;

@@ -26,6 +26,9 @@ macro_rules! __for_each_case {
                 shared a_release_whose_reply_is_lost_can_be_retried;
                 shared a_release_whose_connection_breaks_at_the_reply_can_be_retried;
             }
+            listing {
+                shared a_listing_goes_on_after_a_page_that_was_lost;
+            }
             waiting {
                 own the_timeout_of_a_wait_holds_against_a_stopped_server;
             }

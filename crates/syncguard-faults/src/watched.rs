@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    LockBackend, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter, Watch,
-    WatchRequest,
+    ListPage, ListRequest, LockBackend, LookupRequest, PreflightRequest, PurgeRequest,
+    ReleaseRequest, Reporter, Watch, WatchRequest,
 };
 use syncguard_core::observe::Operation;
 use syncguard_core::{
@@ -248,6 +248,13 @@ impl<B: LockBackend> LockBackend for Watched<B> {
 
     async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
         self.backend.preflight(request).await
+    }
+
+    async fn list(
+        &self,
+        request: ListRequest<'_>,
+    ) -> Result<Option<ListPage<Self::Fence>>, LockError> {
+        self.backend.list(request).await
     }
 
     async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {

@@ -5,8 +5,8 @@ use std::fmt;
 use gcloud_sdk::google::firestore::v1::Document;
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, FailureReason,
-    IsLockedRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest,
-    ReleaseRequest, Reporter, Watch, WatchRequest,
+    IsLockedRequest, ListPage, ListRequest, LockBackend, Lookup, LookupRequest, PreflightRequest,
+    PurgeRequest, ReleaseRequest, Reporter, Watch, WatchRequest,
 };
 use syncguard_core::{
     ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
@@ -271,6 +271,11 @@ impl LockBackend for FirestoreBackend {
             .wake_ups
             .watch(&self.wire, names.lock, request.deadline);
         watching.await
+    }
+
+    /// By the index on `key`. A page reads as many documents as it may have locks, expired ones included.
+    async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
+        self.list_page(request).await.map(Some)
     }
 
     fn attach(&self, reporter: Reporter) {

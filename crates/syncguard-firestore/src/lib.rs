@@ -39,6 +39,12 @@
 //! neither collection. An expired lock stays until the next acquire of its key, or until
 //! [`purge_expired`](syncguard_core::Locks::purge_expired) deletes it.
 //!
+//! # Listing
+//!
+//! [`Locks::list`](syncguard_core::Locks::list) reads locks in the order of their keys, by Firestore's automatic index
+//! on `key`: do not exempt that field if you list. Firestore charges a document read for each document of a page,
+//! expired locks included.
+//!
 //! # Whose clock
 //!
 //! By default each client counts leases by its own clock: synchronize the clocks of all machines. The
@@ -78,6 +84,7 @@ mod clock;
 mod connect;
 mod connection;
 mod error;
+mod list;
 mod names;
 mod options;
 mod preflight;

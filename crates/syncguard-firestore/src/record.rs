@@ -15,7 +15,7 @@ use syncguard_core::{Fence, LockError, LockId, LockInfoDebug, LockKey};
 pub(crate) const LOCK_ID: &str = "lockId";
 pub(crate) const EXPIRES_AT_MS: &str = "expiresAtMs";
 const ACQUIRED_AT_MS: &str = "acquiredAtMs";
-const KEY: &str = "key";
+pub(crate) const KEY: &str = "key";
 const FENCE: &str = "fence";
 const KEY_DEBUG: &str = "keyDebug";
 
@@ -183,7 +183,7 @@ fn value<'a>(document: &'a Document, field: &str) -> Option<&'a ValueType> {
     document.fields.get(field)?.value_type.as_ref()
 }
 
-fn text<'a>(document: &'a Document, field: &'static str) -> Result<&'a str, LockError> {
+pub(crate) fn text<'a>(document: &'a Document, field: &'static str) -> Result<&'a str, LockError> {
     match value(document, field) {
         Some(ValueType::StringValue(text)) => Ok(text),
         _ => Err(malformed(field)),

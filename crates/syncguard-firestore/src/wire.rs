@@ -10,11 +10,12 @@ use gcloud_sdk::google::firestore::v1::run_query_request::QueryType;
 use gcloud_sdk::google::firestore::v1::structured_query::field_filter::Operator;
 use gcloud_sdk::google::firestore::v1::structured_query::filter::FilterType;
 use gcloud_sdk::google::firestore::v1::structured_query::{
-    CollectionSelector, Direction, FieldFilter, FieldReference, Filter, Order,
+    CollectionSelector, CompositeFilter, Direction, FieldFilter, FieldReference, Filter, Order,
+    composite_filter,
 };
 use gcloud_sdk::google::firestore::v1::value::ValueType;
 use gcloud_sdk::google::firestore::v1::{
-    BatchGetDocumentsRequest, BatchWriteRequest, CommitRequest, Document, ListenRequest,
+    BatchGetDocumentsRequest, BatchWriteRequest, CommitRequest, Cursor, Document, ListenRequest,
     ListenResponse, RunQueryRequest, StructuredQuery, Value, Write,
 };
 use gcloud_sdk::prost_types::Timestamp;
@@ -25,7 +26,7 @@ use tonic::{Code, Request, Status, Streaming};
 use crate::connection::{Client, Connection};
 use crate::error;
 use crate::names::Names;
-use crate::record::{EXPIRES_AT_MS, LOCK_ID, millis};
+use crate::record::{EXPIRES_AT_MS, KEY, LOCK_ID, millis};
 
 /// Documents, and the server's time of the read.
 #[derive(Debug)]
@@ -89,17 +90,8 @@ impl Wire {
         lock_id: &str,
         deadline: Instant,
     ) -> Result<Reading, Status> {
-        let filter = FieldFilter {
-            field: field(LOCK_ID),
-            op: Operator::Equal.into(),
-            value: Some(Value {
-                value_type: Some(ValueType::StringValue(lock_id.to_owned())),
-            }),
-        };
         let query = StructuredQuery {
-            r#where: Some(Filter {
-                filter_type: Some(FilterType::FieldFilter(filter)),
-            }),
+            r#where: Some(compares(LOCK_ID, Operator::Equal, lock_id)),
             ..StructuredQuery::default()
         };
         self.query(query, deadline).await
@@ -116,6 +108,43 @@ impl Wire {
                 field: field(EXPIRES_AT_MS),
                 direction: Direction::Ascending.into(),
             }],
+            limit: Some(i32::try_from(limit).unwrap_or(i32::MAX)),
+            ..StructuredQuery::default()
+        };
+        self.query(query, deadline).await
+    }
+
+    /// Reads documents in the order of their keys: those from one key on and before another, behind the key
+    /// and the name of a document.
+    pub(crate) async fn find_by_key(
+        &self,
+        (from, before): (&str, Option<&str>),
+        behind: Option<(&str, &str)>,
+        limit: u32,
+        deadline: Instant,
+    ) -> Result<Reading, Status> {
+        let mut filters = vec![compares(KEY, Operator::GreaterThanOrEqual, from)];
+        filters.extend(before.map(|before| compares(KEY, Operator::LessThan, before)));
+        let filter = CompositeFilter {
+            op: composite_filter::Operator::And.into(),
+            filters,
+        };
+        let ascending = |path| Order {
+            field: field(path),
+            direction: Direction::Ascending.into(),
+        };
+        let query = StructuredQuery {
+            r#where: Some(Filter {
+                filter_type: Some(FilterType::CompositeFilter(filter)),
+            }),
+            order_by: vec![ascending(KEY), ascending("__name__")],
+            start_at: behind.map(|(key, name)| Cursor {
+                values: vec![
+                    value(ValueType::StringValue(key.to_owned())),
+                    value(ValueType::ReferenceValue(name.to_owned())),
+                ],
+                before: false,
+            }),
             limit: Some(i32::try_from(limit).unwrap_or(i32::MAX)),
             ..StructuredQuery::default()
         };
@@ -257,4 +286,22 @@ fn field(path: &str) -> Option<FieldReference> {
     Some(FieldReference {
         field_path: path.to_owned(),
     })
+}
+
+fn value(of: ValueType) -> Value {
+    Value {
+        value_type: Some(of),
+    }
+}
+
+/// A filter on a field with texts.
+fn compares(path: &str, op: Operator, text: &str) -> Filter {
+    let filter = FieldFilter {
+        field: field(path),
+        op: op.into(),
+        value: Some(value(ValueType::StringValue(text.to_owned()))),
+    };
+    Filter {
+        filter_type: Some(FilterType::FieldFilter(filter)),
+    }
 }

@@ -1,15 +1,16 @@
 //! The contract, in memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, ExtendRequest, FailureReason, Grant,
-    IsLockedRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest,
-    ReleaseRequest, TIME_TOLERANCE_MS, TimeAuthority, Watch, WatchKey, WatchRequest, Watcher,
-    Watchers, is_live,
+    IsLockedRequest, ListPage, ListPosition, ListRequest, LockBackend, Lookup, LookupRequest,
+    MAX_PAGE_SIZE, PreflightRequest, PurgeRequest, ReleaseRequest, TIME_TOLERANCE_MS,
+    TimeAuthority, Watch, WatchKey, WatchRequest, Watcher, Watchers, is_live,
 };
 use syncguard_core::{
     ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
@@ -31,7 +32,8 @@ const LEAST_SWEPT: usize = 64;
 
 #[derive(Default)]
 struct State {
-    locks: HashMap<LockKey, Record>,
+    /// Ordered, for listings.
+    locks: BTreeMap<LockKey, Record>,
     holders: HashMap<LockId, LockKey>,
     fence_counters: HashMap<LockKey, u64>,
     /// How many locks cause the next sweep.
@@ -110,6 +112,16 @@ impl Record {
 
     fn grant(&self) -> Grant {
         Grant::new(self.id, self.expires_at_ms, self.fence)
+    }
+
+    fn info(&self, key: &LockKey) -> LockInfoDebug {
+        LockInfoDebug::new(
+            key.clone(),
+            self.id,
+            self.expires_at_ms,
+            self.acquired_at_ms,
+            self.fence,
+        )
     }
 }
 
@@ -249,15 +261,7 @@ impl LockBackend for MemoryBackend {
         Ok(found
             .filter(|(_, held)| held.is_live(now_ms))
             .filter(|(_, held)| asked.is_none_or(|id| id == held.id))
-            .map(|(key, held)| {
-                LockInfoDebug::new(
-                    key.clone(),
-                    held.id,
-                    held.expires_at_ms,
-                    held.acquired_at_ms,
-                    held.fence,
-                )
-            }))
+            .map(|(key, held)| held.info(key)))
     }
 
     async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
@@ -270,6 +274,37 @@ impl LockBackend for MemoryBackend {
             watcher: self.watchers.watch(request.key.as_str()),
             backend: self.clone(),
         })))
+    }
+
+    async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
+        let ListRequest {
+            prefix,
+            after,
+            limit,
+            ..
+        } = request;
+        let from = match after {
+            Some(position) => Bound::Excluded(LockKey::new(position.as_str())?),
+            None => LockKey::new(prefix.as_str()).map_or(Bound::Unbounded, Bound::Included),
+        };
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let state = self.lock();
+        let now_ms = self.clock.now_ms();
+        let of_prefix = state
+            .locks
+            .range((from, Bound::Unbounded))
+            .take_while(|(key, _)| prefix.begins(key));
+        let mut locks = Vec::new();
+        for (looked_at, (key, held)) in (1..).zip(of_prefix) {
+            if held.is_live(now_ms) {
+                locks.push(held.info(key));
+            }
+            if locks.len() == limit || looked_at == MAX_PAGE_SIZE {
+                let here = ListPosition::new(key.as_str().to_owned());
+                return Ok(Some(ListPage::new(locks, Some(here))));
+            }
+        }
+        Ok(Some(ListPage::new(locks, None)))
     }
 
     async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, DEFAULT_OPERATION_TIMEOUT,
-    ExtendRequest, FailureReason, IsLockedRequest, LockBackend, Lookup, LookupRequest,
-    PreflightRequest, PurgeRequest, ReleaseRequest, TimeAuthority, Watch, WatchRequest,
+    ExtendRequest, FailureReason, IsLockedRequest, ListPage, ListPosition, ListRequest,
+    LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest,
+    TimeAuthority, Watch, WatchRequest,
 };
 use syncguard_core::{
     ErrorCode, ExtendResult, Fence, Finding, LockError, LockInfoDebug, ReleaseResult,
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use crate::error::is_of_state;
 use crate::names::Names;
 use crate::options::Settings;
-use crate::record::{parse_grant, parse_info, parse_locked, parse_ms, unreadable};
+use crate::record::{parse_grant, parse_info, parse_locked, parse_ms, parse_page, unreadable};
 use crate::unanswered::Unanswered;
 use crate::wake_ups::WakeUps;
 use crate::wire::{Connections, Reply, Statement, Statements, Value, query};
@@ -296,6 +297,34 @@ impl LockBackend for PostgresBackend {
     async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
         let wake_ups = &self.inner.wake_ups;
         wake_ups.watch(self, request.key, request.deadline).await
+    }
+
+    /// By the primary key. A page looks at up to 1,000 rows, expired ones and those without the prefix included:
+    /// a whole listing reads the table once, whatever the prefix.
+    async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
+        let ListRequest {
+            prefix,
+            after,
+            limit,
+            deadline,
+            ..
+        } = request;
+        // No storage key is empty.
+        let behind = after.map_or("", ListPosition::as_str);
+        let values = [
+            Value::Text(&self.names().storage_prefix()?),
+            Value::Text(prefix.as_str()),
+            Value::Number(limit.into()),
+        ];
+        let statement = &self.statements().list;
+        let reply = self.query(statement, behind, &values, deadline).await?;
+        let page = parse_page(reply.text())?;
+        let own = page.locks.into_iter().filter_map(|(storage_key, lock)| {
+            let own = self.names().storage_key(&lock.key);
+            own.is_ok_and(|own| own == storage_key).then_some(lock)
+        });
+        let next = page.next.map(ListPosition::new);
+        Ok(Some(ListPage::new(own.collect(), next)))
     }
 
     /// Reads the catalogs and the settings in a session of the pool. To find out whether there is a

@@ -78,6 +78,11 @@ impl Names {
         )
     }
 
+    /// What all storage keys begin with.
+    pub(crate) fn storage_prefix(&self) -> Result<String, LockError> {
+        make_storage_key(&self.prefix, "", STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE)
+    }
+
     pub(crate) fn fence_key(&self, storage_key: &str) -> Result<String, LockError> {
         make_fence_key(
             &self.prefix,

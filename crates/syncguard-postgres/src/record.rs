@@ -44,6 +44,31 @@ pub(crate) fn parse_info(text: &str) -> Result<LockInfoDebug, LockError> {
     ))
 }
 
+/// A page: locks with their storage keys, and behind which storage key the next page begins.
+pub(crate) struct Page {
+    pub(crate) locks: Vec<(String, LockInfoDebug)>,
+    pub(crate) next: Option<String>,
+}
+
+/// Storage key, expiry, time of acquisition, fence, lock id, key.
+type Row = (String, i64, i64, String, String, String);
+
+/// Parses `[NEXT, [[STORAGE_KEY, EXPIRES_AT_MS, ACQUIRED_AT_MS, FENCE, LOCK_ID, USER_KEY], ...]]`, JSON. A row that
+/// SyncGuard did not write is left out.
+pub(crate) fn parse_page(text: &str) -> Result<Page, LockError> {
+    let parsed = serde_json::from_str(text);
+    let (next, rows): (Option<String>, Vec<Row>) = parsed.map_err(|_| unreadable())?;
+    let lock = |row: Row| {
+        let (storage_key, expires_at_ms, acquired_at_ms, fence, lock_id, key) = row;
+        let (key, lock_id) = (LockKey::new(&key).ok()?, LockId::parse(&lock_id).ok()?);
+        let fence = parse_fence(&fence).ok()?;
+        let lock = LockInfoDebug::new(key, lock_id, expires_at_ms, acquired_at_ms, fence);
+        Some((storage_key, lock))
+    };
+    let locks = rows.into_iter().filter_map(lock).collect();
+    Ok(Page { locks, next })
+}
+
 pub(crate) fn parse_ms(text: &str) -> Result<i64, LockError> {
     text.parse().map_err(|_| unreadable())
 }

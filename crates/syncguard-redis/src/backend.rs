@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    LockBackend, Lookup, LookupRequest, PreflightRequest, ReleaseRequest, TimeAuthority, Watch,
-    WatchRequest,
+    ListPage, ListRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, ReleaseRequest,
+    TimeAuthority, Watch, WatchRequest,
 };
 use syncguard_core::{ExtendResult, Fence, Finding, LockError, LockInfoDebug, ReleaseResult};
 
 use crate::cleanup::Cleanup;
+use crate::list::list;
 use crate::names::Names;
 use crate::preflight;
 use crate::record;
@@ -64,7 +65,7 @@ impl LockBackend for RedisBackend {
         let keys = [lock, self.names.index(id)?, fence];
         let (head, tail) = (record::head(id), record::tail(key));
         let argument = format!("{head}{}{tail}", ttl.as_millis());
-        let call = Call::new(&ACQUIRE, keys, Some(argument), request.deadline);
+        let call = Call::new(&ACQUIRE, keys, [argument.into()], request.deadline);
         let reply = self.clients.run(id.as_str(), call).await?;
         script::acquired(reply, id)
     }
@@ -72,7 +73,7 @@ impl LockBackend for RedisBackend {
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
         let id = request.id;
         let (index, argument) = (self.names.index(id)?, record::head(id));
-        let call = Call::new(&RELEASE, [index], Some(argument), request.deadline);
+        let call = Call::new(&RELEASE, [index], [argument.into()], request.deadline);
         let reply = self.clients.run(id.as_str(), call).await?;
         script::released(&reply, self.clients.are_clustered())
     }
@@ -81,7 +82,7 @@ impl LockBackend for RedisBackend {
         let ExtendRequest { id, ttl, .. } = request;
         let index = self.names.index(id)?;
         let argument = format!("{}{}", record::head(id), ttl.as_millis());
-        let call = Call::new(&EXTEND, [index], Some(argument), request.deadline);
+        let call = Call::new(&EXTEND, [index], [argument.into()], request.deadline);
         let reply = self.clients.run(id.as_str(), call).await?;
         script::extended(&reply, self.clients.are_clustered())
     }
@@ -94,7 +95,7 @@ impl LockBackend for RedisBackend {
             Lookup::Key(key) => (key.as_str(), &*READ_KEY, self.names.lock(key)?),
             Lookup::Id(id) => (id.as_str(), &*READ_ID, self.names.index(id)?),
         };
-        let call = Call::new(script, [name], None, request.deadline);
+        let call = Call::new(script, [name], [], request.deadline);
         let reply = self.clients.run(affinity, call).await?;
         let Some(reading) = script::read(&reply)? else {
             return Ok(None);
@@ -111,7 +112,7 @@ impl LockBackend for RedisBackend {
     async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
         let IsLockedRequest { key, deadline, .. } = request;
         let name = self.names.lock(key)?;
-        let call = Call::new(&READ_KEY, [name.clone()], None, deadline);
+        let call = Call::new(&READ_KEY, [name.clone()], [], deadline);
         let reply = self.clients.run(key.as_str(), call).await?;
         let Some(reading) = script::read(&reply)? else {
             return Ok(false);
@@ -130,6 +131,12 @@ impl LockBackend for RedisBackend {
         self.wake_ups
             .watch(&self.clients, name, request.deadline)
             .await
+    }
+
+    /// By `SCAN`: a page looks at up to 500 entries of the database. Pages may repeat a lock. A key that is
+    /// stored under a hash is listed only without a prefix.
+    async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
+        list(&self.clients, &self.names, request).await.map(Some)
     }
 
     /// Sends `INFO` and `CONFIG GET`, where the user may, and a script that checks permissions and

@@ -37,7 +37,7 @@ impl Cleanup {
         drop(tokio::spawn(async move {
             let removal = async {
                 let deadline = clients.own_deadline();
-                let call = Call::new(&CLEANUP, [key, index?], Some(seen.value), deadline);
+                let call = Call::new(&CLEANUP, [key, index?], [seen.value.into()], deadline);
                 clients.run(id.as_str(), call).await?;
                 Ok::<_, LockError>(())
             };

@@ -6,7 +6,7 @@ use fred::error::{Error, ErrorKind};
 use syncguard_core::observe::Operation;
 use syncguard_core::{ErrorCode, LockError};
 
-const MISSING_PERMISSION: &str =
+pub(crate) const MISSING_PERMISSION: &str =
     "the Redis user lacks a permission; the crate's documentation lists what is needed";
 
 const CONNECTION_ENDED: &str = "the task of the Redis connection has ended, usually with the Tokio \

@@ -44,6 +44,14 @@
 //!
 //! [`Locks::preflight`](syncguard_core::Locks::preflight) compares a server with this list.
 //!
+//! # Listing
+//!
+//! [`Locks::list`](syncguard_core::Locks::list) needs permission for one more command, `SCAN`. A page is one script,
+//! which looks at 100 to 500 entries of the database, whatever they are, and reads the locks among them. So a whole
+//! listing looks at every entry of the database, or of the cluster's node, fence counters included: a million
+//! of them take thousands of pages. A prefix makes the pages smaller, not fewer. A lock may be listed again on a
+//! later page, as `SCAN` has it. While a cluster moves the slot, a listing can miss locks.
+//!
 //! # After the expiry
 //!
 //! Redis removes a lock at its expiry. The second after the expiry, in which other backends may still
@@ -61,6 +69,7 @@ mod cleanup;
 mod connect;
 mod detour;
 mod error;
+mod list;
 mod names;
 mod options;
 mod pace;

@@ -1,7 +1,7 @@
 //! [`Names`]: what locks, indexes and fence counters are called in Redis.
 
 use syncguard_core::backend::{make_fence_key, make_storage_key};
-use syncguard_core::{LockError, LockId, LockKey};
+use syncguard_core::{KeyPrefix, LockError, LockId, LockKey};
 
 /// Longest storage key in bytes, [`STORAGE_KEY_RESERVE`] included, as the SyncGuard specification sets
 /// it for Redis. Redis itself would allow far longer ones.
@@ -84,6 +84,16 @@ impl Names {
             return Err(reserved("the fence counter of another key"));
         }
         Ok(name)
+    }
+
+    /// What the names of locks begin with whose keys have this prefix, unless they are hashed.
+    pub(crate) fn of_prefix(&self, prefix: &KeyPrefix) -> Result<String, LockError> {
+        make_storage_key(&self.prefix, prefix.as_str(), usize::MAX, 0)
+    }
+
+    /// What the names of fence counters begin with, unless they are hashed.
+    pub(crate) fn counters(&self) -> &str {
+        &self.counters
     }
 
     /// Where the index of an id is stored: the storage key of its lock.

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use sqlx::sqlite::SqliteRow;
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest,
-    TimeAuthority, Watch, WatchRequest,
+    ListPage, ListPosition, ListRequest, LockBackend, Lookup, LookupRequest, PreflightRequest,
+    PurgeRequest, ReleaseRequest, TimeAuthority, Watch, WatchRequest, prefix_end,
 };
 use syncguard_core::{ExtendResult, Fence, Finding, LockError, LockInfoDebug, ReleaseResult};
 use tokio::time::Instant;
 
 use crate::names::Names;
 use crate::options::Settings;
-use crate::record::{column, read_acquired, read_extended, read_info, read_released, unreadable};
+use crate::record::{
+    column, read_acquired, read_extended, read_info, read_page, read_released, unreadable,
+};
 use crate::wake_ups::WakeUps;
 use crate::wire::{Connections, Script, Scripts, Value};
 
@@ -162,6 +164,32 @@ impl LockBackend for SqliteBackend {
     async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
         let wake_ups = &self.inner.wake_ups;
         wake_ups.watch(self, request.key, request.deadline).await
+    }
+
+    /// A range of the table's key. A key that is shortened to a hash is listed only without a prefix.
+    async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
+        let start = self.names().storage_prefix(request.prefix)?;
+        let end = prefix_end(&start).unwrap_or_default();
+        let from = match request.after {
+            // The next text that is a key: none has U+0000.
+            Some(position) => format!("{}\u{1}", position.as_str()),
+            None => start,
+        };
+        let values = [
+            Value::Text(&from),
+            Value::Text(&end),
+            Value::Number(request.limit.into()),
+        ];
+        let script = &self.scripts().list;
+        let rows = self.exchange(script, &values, request.deadline).await?;
+        let (stored, next) = read_page(&rows, request.limit)?;
+        let is_own = |(storage_key, lock): &(&str, LockInfoDebug)| {
+            let own = self.names().storage_key(&lock.key);
+            own.is_ok_and(|own| own == *storage_key) && request.prefix.begins(&lock.key)
+        };
+        let own = stored.into_iter().filter(is_own).map(|(_, lock)| lock);
+        let next = next.map(|key| ListPosition::new(key.to_owned()));
+        Ok(Some(ListPage::new(own.collect(), next)))
     }
 
     /// Takes the write lock for a moment, and writes nothing.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use syncguard_core::backend::{MAX_KEY_LENGTH_BYTES, make_fence_key, make_storage_key};
-use syncguard_core::{LockError, LockKey};
+use syncguard_core::{KeyPrefix, LockError, LockKey};
 
 /// Longest storage key in bytes; a longer one is shortened to a hash. The same as in PostgreSQL, so that
 /// a table can move there.
@@ -60,6 +60,11 @@ impl Names {
             STORAGE_KEY_LIMIT,
             STORAGE_KEY_RESERVE,
         )
+    }
+
+    /// What the storage keys of keys with this prefix begin with, unless they are shortened.
+    pub(crate) fn storage_prefix(&self, prefix: &KeyPrefix) -> Result<String, LockError> {
+        make_storage_key(&self.prefix, prefix.as_str(), usize::MAX, 0)
     }
 
     pub(crate) fn fence_key(&self, storage_key: &str) -> Result<String, LockError> {

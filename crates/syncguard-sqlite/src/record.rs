@@ -68,6 +68,26 @@ pub(crate) fn read_info(row: &SqliteRow) -> Result<LockInfoDebug, LockError> {
     ))
 }
 
+/// Reads the reply to a listing: live locks with their storage keys, and where the next page begins. A row that
+/// SyncGuard did not write is left out.
+pub(crate) fn read_page(rows: &[SqliteRow], limit: u32) -> Result<Page<'_>, LockError> {
+    let (mut locks, mut last, mut looked_at, mut count) = (Vec::new(), None, None, 0);
+    for row in rows {
+        let key: &str = column(row, "key")?;
+        match word(row)? {
+            "lock" => {
+                locks.extend(read_info(row).map(|lock| (key, lock)));
+                (last, count) = (Some(key), count + 1);
+            }
+            _ => looked_at = Some(key),
+        }
+    }
+    let next = if count == limit { last } else { looked_at };
+    Ok((locks, next))
+}
+
+pub(crate) type Page<'r> = (Vec<(&'r str, LockInfoDebug)>, Option<&'r str>);
+
 /// A column of a reply.
 pub(crate) fn column<'r, T>(row: &'r SqliteRow, name: &str) -> Result<T, LockError>
 where

@@ -77,6 +77,8 @@ pub enum EventType {
     IsLocked,
     /// Reading a lock's information, raw or not.
     Lookup,
+    /// Listing live locks: one page.
+    List,
 }
 
 impl EventType {
@@ -89,6 +91,7 @@ impl EventType {
             Self::Extend => "extend",
             Self::IsLocked => "isLocked",
             Self::Lookup => "lookup",
+            Self::List => "list",
         }
     }
 
@@ -100,6 +103,7 @@ impl EventType {
             Operation::Extend => Some(Self::Extend),
             Operation::IsLocked => Some(Self::IsLocked),
             Operation::Lookup => Some(Self::Lookup),
+            Operation::List => Some(Self::List),
             _ => None,
         }
     }
@@ -107,7 +111,7 @@ impl EventType {
 
 /// Whether an operation succeeded.
 ///
-/// An `is_locked` or lookup that the store answered is `Ok`, whatever the answer. An acquire of a held
+/// An `is_locked`, lookup or list that the store answered is `Ok`, whatever the answer. An acquire of a held
 /// key is `Fail` with the reason [`Locked`](EventReason::Locked): contention, not an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventResult {

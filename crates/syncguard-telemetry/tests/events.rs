@@ -24,7 +24,7 @@ async fn abandon(call: impl IntoFuture) {
 async fn answers_make_the_events_of_the_specification() {
     use EventReason::{Expired, Locked, NotFound};
     use EventResult::{Fail, Ok};
-    use EventType::{Acquire, Extend, IsLocked, Lookup, Release};
+    use EventType::{Acquire, Extend, IsLocked, List, Lookup, Release};
 
     let clock = ManualClock::new();
     let observed = Observed::new(&Locks::new(MemoryBackend::with_clock(clock.clone())));
@@ -40,6 +40,7 @@ async fn answers_make_the_events_of_the_specification() {
     assert!(locks.get_by_key_raw(KEY).await.unwrap().is_some());
     assert!(locks.get_by_id(lease.lock_id()).await.unwrap().is_some());
     assert!(locks.owns(lease.lock_id()).await.unwrap());
+    assert_eq!(locks.list().await.unwrap().locks.len(), 1);
     let _ = locks.extend(lease.lock_id(), TTL).await.unwrap();
     let _ = locks.release(lease.lock_id()).await.unwrap();
     let _ = locks.release(lease.lock_id()).await.unwrap();
@@ -58,6 +59,7 @@ async fn answers_make_the_events_of_the_specification() {
         (Lookup, Ok, None),
         (Lookup, Ok, None),
         (Lookup, Ok, None),
+        (List, Ok, None),
         (Extend, Ok, None),
         (Release, Ok, None),
         (Release, Fail, Some(NotFound)),
@@ -127,8 +129,9 @@ fn types_results_and_reasons_are_spelled_as_on_every_implementation() {
         EventType::Extend,
         EventType::IsLocked,
         EventType::Lookup,
+        EventType::List,
     ];
-    let spelled = ["acquire", "release", "extend", "isLocked", "lookup"];
+    let spelled = ["acquire", "release", "extend", "isLocked", "lookup", "list"];
     assert_eq!(types.map(EventType::as_str), spelled);
     assert_eq!(
         serde_json::to_value(types).unwrap(),
@@ -197,6 +200,7 @@ async fn errors_are_reported_with_code_and_doubt() {
         Operation::Extend,
         Operation::IsLocked,
         Operation::Lookup,
+        Operation::List,
     ] {
         faulty.plan(operation, [Fault::Refuse(ErrorCode::AuthFailed)]);
         let result = match operation {
@@ -204,6 +208,7 @@ async fn errors_are_reported_with_code_and_doubt() {
             Operation::Release => locks.release(id).await.map(drop),
             Operation::Extend => locks.extend(id, TTL).await.map(drop),
             Operation::IsLocked => locks.is_locked(KEY).await.map(drop),
+            Operation::List => locks.list().await.map(drop),
             _ => locks.get_by_key(KEY).await.map(drop),
         };
         assert_eq!(result.unwrap_err().code(), ErrorCode::AuthFailed);
@@ -247,6 +252,7 @@ async fn calls_that_send_nothing_make_events_too() {
     locks.extend("no id", TTL).await.unwrap_err();
     locks.is_locked("a\0b").await.unwrap_err();
     locks.owns("no id").await.unwrap_err();
+    locks.list().page_size(0).await.unwrap_err();
     let events = observed.events().await;
     let types: Vec<_> = events.iter().map(|event| event.event_type).collect();
     let expected = [
@@ -256,6 +262,7 @@ async fn calls_that_send_nothing_make_events_too() {
         EventType::Extend,
         EventType::IsLocked,
         EventType::Lookup,
+        EventType::List,
     ];
     assert_eq!(types, expected);
     for event in events {

@@ -1,8 +1,6 @@
 use std::sync::Arc;
 
 use syncguard_conformance::Harness as _;
-use syncguard_core::Locks;
-use syncguard_redis::{RedisBackend, RedisOptions};
 use syncguard_testkit::{RedisServer, install};
 
 use super::{Backend, Running, Service};
@@ -26,19 +24,6 @@ pub(super) const BACKEND: Backend = Backend {
             // A server that cannot be reached is one failure, not one of every case.
             let _ = harness.connect().await?;
             Ok(syncguard_conformance::run(harness, options).await)
-        })
-    },
-    // With what fred puts behind them, such as `redis-cluster`.
-    schemes: &["redis", "rediss", "valkey", "valkeys"],
-    options: &["--prefix"],
-    preflight: |deployment| {
-        Box::pin(async move {
-            let mut options = RedisOptions::new();
-            if let Some(prefix) = deployment.options.prefix {
-                options = options.prefix(prefix);
-            }
-            let backend = RedisBackend::connect_with(&deployment.url, options).await?;
-            Locks::new(backend).preflight().await
         })
     },
 };

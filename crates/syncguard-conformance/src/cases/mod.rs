@@ -19,6 +19,7 @@ pub mod expiry;
 pub mod extend;
 pub mod fencing;
 pub mod keys;
+pub mod listing;
 pub mod lookup;
 pub mod patterns;
 pub mod races;

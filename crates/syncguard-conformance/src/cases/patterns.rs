@@ -8,7 +8,7 @@ use crate::steps::{LONG, give_back, held, holds_nothing, join, renew, take_as};
 use crate::{Bench, CaseResult, Harness, Outcome};
 
 /// Patterns, and what they match in `LIKE`, in globs and in regular expressions.
-const PATTERNS: &[(&str, &str)] = &[
+pub(super) const PATTERNS: &[(&str, &str)] = &[
     ("a_c", "abc"),
     ("a%c", "abbc"),
     ("%", "abc"),

@@ -3,11 +3,14 @@
 use std::fmt;
 use std::time::Instant;
 
-use syncguard_core::backend::{AcquireResult, FenceToken, LockBackend, Lookup, TIME_TOLERANCE_MS};
+use syncguard_core::backend::{
+    AcquireResult, FenceToken, LockBackend, Lookup, MAX_PAGE_SIZE, TIME_TOLERANCE_MS,
+};
 use syncguard_core::{Fence, LockId, LockInfoDebug, LockKey};
 
 use crate::clock::{StoreClock, counted_between};
 use crate::outcome::{require, same, step};
+use crate::pages::{can_list, listed};
 use crate::polling::halted;
 use crate::steps::{LONG, fence_step, held, join, ms, next_fence, renew, rise, take, ttl};
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
@@ -17,13 +20,16 @@ const TOO_SLOW: Outcome =
 
 /// In the tolerance a lease is live to every operation, or dead to every operation.
 ///
-/// Proves E3, L1, L2, L4, A2. Each operation is asked first, and after reads and a refusal, which change
+/// Proves E3, L1, L2, L4, A2, N6. Each operation is asked first, and after reads and a refusal, which change
 /// nothing. All leases of a backend fare alike.
 pub async fn all_operations_agree<H: Harness>(bench: Bench<H>) -> CaseResult {
     const ROUNDS: usize = 5;
     let (client, other) = (bench.client().await?, bench.client().await?);
+    let can_list = can_list(&bench, &client).await?;
+    let may_ask = move |ask: &Ask| *ask != Ask::List || can_list;
     let mut undecided: Vec<_> = Ask::ALL
         .into_iter()
+        .filter(may_ask)
         .flat_map(|ask| [(ask, Asked::First), (ask, Asked::AfterOthers)])
         .collect();
     let mut verdict = None;
@@ -41,7 +47,7 @@ pub async fn all_operations_agree<H: Harness>(bench: Bench<H>) -> CaseResult {
                     Asked::AfterOthers => &Ask::HARMLESS,
                 };
                 let mut answers = Vec::new();
-                for ask in before.iter().chain([&ask]) {
+                for ask in before.iter().filter(|ask| may_ask(ask)).chain([&ask]) {
                     answers.push((*ask, ask.finds_it_live(&other, &overdue).await?));
                 }
                 let in_time = Instant::now() < overdue.until;
@@ -226,6 +232,7 @@ enum Ask {
     IsLocked,
     LookupByKey,
     LookupById,
+    List,
     Acquire,
     Replay,
     Extend,
@@ -233,20 +240,22 @@ enum Ask {
 }
 
 impl Ask {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::IsLocked,
         Self::LookupByKey,
         Self::LookupById,
+        Self::List,
         Self::Acquire,
         Self::Replay,
         Self::Extend,
         Self::Release,
     ];
     /// What changes nothing, with a refusal in the middle. A grant is released again.
-    const HARMLESS: [Self; 7] = [
+    const HARMLESS: [Self; 8] = [
         Self::IsLocked,
         Self::LookupByKey,
         Self::LookupById,
+        Self::List,
         Self::Acquire,
         Self::IsLocked,
         Self::LookupByKey,
@@ -263,6 +272,10 @@ impl Ask {
             Self::IsLocked => client.is_locked(key).await?,
             Self::LookupByKey => client.lookup_raw(Lookup::Key(key)).await?.is_some(),
             Self::LookupById => client.lookup_raw(Lookup::Id(id)).await?.is_some(),
+            Self::List => {
+                let listed = listed(client, key.as_str(), MAX_PAGE_SIZE).await?;
+                listed.contains_key(key.as_str())
+            }
             Self::Acquire => {
                 let challenger = LockId::generate()?;
                 let refused = client.acquire(key, &challenger, lasting).await?.is_locked();
@@ -290,6 +303,7 @@ impl fmt::Display for Ask {
             Self::IsLocked => "is_locked",
             Self::LookupByKey => "lookup by key",
             Self::LookupById => "lookup by id",
+            Self::List => "list",
             Self::Acquire => "acquire by another",
             Self::Replay => "acquire by the holder",
             Self::Extend => "extend",

@@ -10,10 +10,13 @@ use futures_util::future::BoxFuture;
 use syncguard_conformance::Harness;
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    LockBackend, Lookup, LookupRequest, PurgeRequest, ReleaseRequest, Watch, WatchRequest,
+    ListPage, ListPosition, ListRequest, LockBackend, Lookup, LookupRequest, PurgeRequest,
+    ReleaseRequest, Watch, WatchRequest,
 };
-use syncguard_core::{ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey};
-use syncguard_core::{ReleaseResult, Ttl};
+use syncguard_core::{
+    ErrorCode, ExtendResult, Fence, KeyPrefix, LockError, LockId, LockInfoDebug, LockKey,
+    ReleaseResult, Ttl,
+};
 use syncguard_memory::MemoryBackend;
 use tokio::time::Instant;
 
@@ -25,6 +28,14 @@ pub(crate) struct Ask<'a> {
     pub(crate) key: &'a LockKey,
     pub(crate) id: &'a LockId,
     pub(crate) ttl: Ttl,
+}
+
+/// What a listing asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) prefix: &'a KeyPrefix,
+    pub(crate) after: Option<&'a ListPosition>,
+    pub(crate) limit: u32,
 }
 
 /// The memory backend, called without requests: it needs no deadline.
@@ -65,6 +76,16 @@ impl Memory {
 
     pub(crate) async fn watch(&self, key: &LockKey) -> Answer<Option<Watch>> {
         self.0.watch(WatchRequest::new(key, Instant::now())).await
+    }
+
+    pub(crate) async fn list(&self, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
+        let Wanted {
+            prefix,
+            after,
+            limit,
+        } = wanted;
+        let request = ListRequest::new(prefix, after, limit, Instant::now());
+        self.0.list(request).await
     }
 
     pub(crate) async fn purge_expired(&self, limit: u32) -> Answer<u64> {
@@ -221,6 +242,14 @@ pub(crate) trait Fault: Debug + Clone + Default + Send + Sync + 'static {
         store.memory.watch(key)
     }
 
+    fn list(
+        &self,
+        store: &Store,
+        wanted: Wanted<'_>,
+    ) -> impl Future<Output = Answer<Option<ListPage>>> + Send {
+        store.memory.list(wanted)
+    }
+
     /// An acquire whose deadline has passed.
     fn acquire_late(
         &self,
@@ -278,6 +307,11 @@ trait ErasedFault: Debug + Send + Sync {
         store: &'a Store,
         key: &'a LockKey,
     ) -> BoxFuture<'a, Answer<Option<Watch>>>;
+    fn list<'a>(
+        &'a self,
+        store: &'a Store,
+        wanted: Wanted<'a>,
+    ) -> BoxFuture<'a, Answer<Option<ListPage>>>;
     fn acquire_late<'a>(
         &'a self,
         store: &'a Store,
@@ -331,6 +365,14 @@ impl<F: Fault> ErasedFault for F {
         key: &'a LockKey,
     ) -> BoxFuture<'a, Answer<Option<Watch>>> {
         Box::pin(Fault::watch(self, store, key))
+    }
+
+    fn list<'a>(
+        &'a self,
+        store: &'a Store,
+        wanted: Wanted<'a>,
+    ) -> BoxFuture<'a, Answer<Option<ListPage>>> {
+        Box::pin(Fault::list(self, store, wanted))
     }
 
     fn acquire_late<'a>(
@@ -429,6 +471,21 @@ impl LockBackend for Broken {
 
     async fn watch(&self, request: WatchRequest<'_>) -> Answer<Option<Watch>> {
         self.fault.watch(&self.store, request.key).await
+    }
+
+    async fn list(&self, request: ListRequest<'_>) -> Answer<Option<ListPage>> {
+        let ListRequest {
+            prefix,
+            after,
+            limit,
+            ..
+        } = request;
+        let wanted = Wanted {
+            prefix,
+            after,
+            limit,
+        };
+        self.fault.list(&self.store, wanted).await
     }
 
     async fn purge_expired(&self, request: PurgeRequest) -> Answer<u64> {

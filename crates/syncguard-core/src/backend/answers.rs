@@ -1,11 +1,12 @@
-//! The answer of a [`LockBackend`](super::LockBackend) to an acquire.
+//! The answers of a [`LockBackend`](super::LockBackend) to an acquire and to a listing.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
 use crate::backend::FenceToken;
-use crate::{Fence, LockId};
+use crate::{Fence, LockId, LockInfoDebug};
 
 /// A lock that was granted. All of it comes from the store's authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,5 +98,65 @@ impl<F: FenceToken> Serialize for AcquireResult<F> {
                 out.end()
             }
         }
+    }
+}
+
+/// A page of live locks: the answer to a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListPage<F: FenceToken = Fence> {
+    /// The locks, each once.
+    pub locks: Vec<LockInfoDebug<F>>,
+    /// Where the next page begins; `None` at the end of the listing.
+    pub next: Option<ListPosition>,
+    /// Whether a later page may list a lock again.
+    pub may_repeat: bool,
+}
+
+impl<F: FenceToken> ListPage<F> {
+    /// A page of a listing that lists each lock once.
+    #[must_use]
+    pub const fn new(locks: Vec<LockInfoDebug<F>>, next: Option<ListPosition>) -> Self {
+        Self {
+            locks,
+            next,
+            may_repeat: false,
+        }
+    }
+
+    /// A page of a listing whose later pages may list a lock again.
+    #[must_use]
+    pub const fn repeating(locks: Vec<LockInfoDebug<F>>, next: Option<ListPosition>) -> Self {
+        Self {
+            locks,
+            next,
+            may_repeat: true,
+        }
+    }
+}
+
+/// Where a page of a listing ended, as the backend itself writes it: a key, or a cursor of the store.
+///
+/// It never leaves the process. `Debug` does not show it, since it can hold a key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ListPosition(String);
+
+impl ListPosition {
+    /// A position.
+    #[must_use]
+    pub const fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// What the backend wrote.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ListPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ListPosition")
     }
 }

@@ -6,8 +6,8 @@ use std::pin::Pin;
 
 use crate::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, FenceToken,
-    IsLockedRequest, LockBackend, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest,
-    Reporter, Watch, WatchRequest,
+    IsLockedRequest, ListPage, ListRequest, LockBackend, LookupRequest, PreflightRequest,
+    PurgeRequest, ReleaseRequest, Reporter, Watch, WatchRequest,
 };
 use crate::{ExtendResult, Finding, LockError, LockInfoDebug, ReleaseResult};
 
@@ -22,6 +22,7 @@ pub(crate) trait ErasedBackend<F: FenceToken>: fmt::Debug + Send + Sync {
     -> Answer<'a, Option<LockInfoDebug<F>>>;
     fn is_locked<'a>(&'a self, request: IsLockedRequest<'a>) -> Answer<'a, bool>;
     fn watch<'a>(&'a self, request: WatchRequest<'a>) -> Answer<'a, Option<Watch>>;
+    fn list<'a>(&'a self, request: ListRequest<'a>) -> Answer<'a, Option<ListPage<F>>>;
     fn attach(&self, reporter: Reporter);
     fn preflight(&self, request: PreflightRequest) -> Answer<'_, Vec<Finding>>;
     fn purge_expired(&self, request: PurgeRequest) -> Answer<'_, u64>;
@@ -58,6 +59,10 @@ impl<B: LockBackend> ErasedBackend<B::Fence> for B {
 
     fn watch<'a>(&'a self, request: WatchRequest<'a>) -> Answer<'a, Option<Watch>> {
         Box::pin(LockBackend::watch(self, request))
+    }
+
+    fn list<'a>(&'a self, request: ListRequest<'a>) -> Answer<'a, Option<ListPage<B::Fence>>> {
+        Box::pin(LockBackend::list(self, request))
     }
 
     fn attach(&self, reporter: Reporter) {

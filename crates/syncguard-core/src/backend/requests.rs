@@ -2,7 +2,8 @@
 
 use tokio::time::Instant;
 
-use crate::{LockId, LockKey, Ttl};
+use crate::backend::ListPosition;
+use crate::{KeyPrefix, LockId, LockKey, Ttl};
 
 /// How a lock is looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +80,16 @@ requests! {
     WatchRequest<'a> {
         /// The key.
         key: &'a LockKey,
+    }
+
+    /// The request of [`LockBackend::list`](super::LockBackend::list).
+    ListRequest<'a> {
+        /// List only locks whose key begins so.
+        prefix: &'a KeyPrefix,
+        /// Where the page before ended; `None` for the first one.
+        after: Option<&'a ListPosition>,
+        /// The most locks of the page: 1 to [`MAX_PAGE_SIZE`](super::MAX_PAGE_SIZE).
+        limit: u32,
     }
 
     /// The request of [`LockBackend::preflight`](super::LockBackend::preflight).

@@ -68,6 +68,8 @@ pub enum Operation {
     IsLocked,
     /// Reading a lock's information.
     Lookup,
+    /// Listing live locks: one page.
+    List,
     /// A [`lock`](crate::Locks::lock) request as a whole.
     Lock,
     /// Connecting to a store, or creating its tables.
@@ -90,6 +92,7 @@ impl Operation {
             Self::Extend => "extend",
             Self::IsLocked => "is_locked",
             Self::Lookup => "lookup",
+            Self::List => "list",
             Self::Lock => "lock",
             Self::Setup => "setup",
             Self::Preflight => "preflight",

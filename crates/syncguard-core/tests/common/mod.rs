@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    LockBackend, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter, Watch,
-    WatchRequest,
+    ListPage, ListRequest, LockBackend, LookupRequest, PreflightRequest, PurgeRequest,
+    ReleaseRequest, Reporter, Watch, WatchRequest,
 };
 use syncguard_core::observe::Operation;
 use syncguard_core::{
@@ -199,6 +199,10 @@ impl LockBackend for FaultyBackend {
             return pending().await;
         }
         self.store.watch(request).await
+    }
+
+    async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
+        self.run(Operation::List, self.store.list(request)).await
     }
 
     fn attach(&self, reporter: Reporter) {

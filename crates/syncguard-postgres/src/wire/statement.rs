@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
-use syncguard_core::backend::{FENCE_MAX, TIME_TOLERANCE_MS};
+use syncguard_core::backend::{FENCE_MAX, MAX_PAGE_SIZE, TIME_TOLERANCE_MS};
 use syncguard_core::{LockError, hash_key};
 
 use crate::names::Names;
@@ -69,6 +69,7 @@ pub(crate) struct Statements {
     pub(crate) is_locked: Statement,
     pub(crate) lookup_by_key: Statement,
     pub(crate) lookup_by_lock_id: Statement,
+    pub(crate) list: Statement,
     pub(crate) clean_key: Statement,
     pub(crate) purge: Statement,
 }
@@ -86,6 +87,7 @@ impl Statements {
             is_locked: reads(include_str!("../sql/is_locked.sql")),
             lookup_by_key: reads(include_str!("../sql/lookup_by_key.sql")),
             lookup_by_lock_id: reads(include_str!("../sql/lookup_by_lock_id.sql")),
+            list: reads(include_str!("../sql/list.sql")),
             clean_key: writes(include_str!("../sql/clean_key.sql")),
             purge: writes(include_str!("../sql/purge.sql")),
         }
@@ -122,6 +124,7 @@ fn fill_in(template: &str, names: &Names) -> String {
         .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
         .replace("{cleanup_guard_ms}", &CLEANUP_GUARD_MS.to_string())
         .replace("{max_wait_ms}", &MAX_WAIT_MS.to_string())
+        .replace("{look_at}", &MAX_PAGE_SIZE.to_string())
         .replace("{fence_max}", &FENCE_MAX.to_string())
         .replace("{class}", &names.class().to_string())
         .replace("{channel}", &names.channel())
@@ -153,6 +156,11 @@ impl Reply {
         Some(Self(reply.to_owned()))
     }
 
+    /// All of it.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
     /// The word and the fields after it.
     pub(crate) fn parts(&self) -> (&str, &str) {
         self.0.split_once(' ').unwrap_or((&self.0, ""))
@@ -174,7 +182,7 @@ mod tests {
         Statements::new(&options.check().unwrap().names)
     }
 
-    fn all(statements: &Statements) -> [&Statement; 10] {
+    fn all(statements: &Statements) -> [&Statement; 11] {
         [
             &statements.acquire,
             &statements.release,
@@ -184,6 +192,7 @@ mod tests {
             &statements.is_locked,
             &statements.lookup_by_key,
             &statements.lookup_by_lock_id,
+            &statements.list,
             &statements.clean_key,
             &statements.purge,
         ]
@@ -211,7 +220,7 @@ mod tests {
             .map(|statement| &statement.name)
             .collect();
         // `in_flight` reads no table.
-        assert_eq!(names.len(), 19);
+        assert_eq!(names.len(), 21);
     }
 
     #[test]

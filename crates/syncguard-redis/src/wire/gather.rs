@@ -31,16 +31,18 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn new<const KEYS: usize>(
+    pub(crate) fn new(
         script: &'static Script,
-        keys: [String; KEYS],
-        argument: Option<String>,
+        keys: impl IntoIterator<Item = String, IntoIter: ExactSizeIterator>,
+        arguments: impl IntoIterator<Item = Value>,
         deadline: Instant,
     ) -> Self {
-        let mut values = Vec::with_capacity(KEYS + 3);
+        let keys = keys.into_iter();
+        let mut values = Vec::with_capacity(keys.len() + 3);
         values.push(script.digest.clone().into());
-        values.push(Value::from(KEYS.to_string()));
-        values.extend(keys.into_iter().chain(argument).map(Value::from));
+        values.push(Value::from(keys.len().to_string()));
+        values.extend(keys.map(Value::from));
+        values.extend(arguments);
         Self {
             script,
             values,

@@ -26,6 +26,8 @@ pub(crate) static GATHERED: LazyLock<Script> =
     LazyLock::new(|| Script::gathered([&ACQUIRE, &RELEASE, &EXTEND, &READ_KEY, &READ_ID]));
 pub(crate) static CLEANUP: LazyLock<Script> =
     LazyLock::new(|| Script::writing(include_str!("../lua/cleanup.lua")));
+pub(crate) static LIST: LazyLock<Script> =
+    LazyLock::new(|| Script::reading(include_str!("../lua/list.lua")));
 pub(crate) static RIGHTS: LazyLock<Script> =
     LazyLock::new(|| Script::reading(include_str!("../lua/rights.lua")));
 

@@ -21,6 +21,8 @@ async fn create_user(admin: &Raw, pattern: &str, further: &[&str]) {
             .into_iter()
             .filter(|right| !right.starts_with('~')),
     );
+    // Listing needs it, and nothing else does.
+    user.push("+scan");
     user.extend(further);
     admin.run::<()>(&user).await;
 }

@@ -13,6 +13,7 @@ mod foreign;
 mod free_in;
 mod gathered;
 mod keys;
+mod list;
 mod network;
 mod outages;
 mod peers;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sqlx::sqlite::SqliteArguments;
 use sqlx::{Arguments as _, AssertSqlSafe, SqlSafeStr as _, SqlStr};
-use syncguard_core::backend::{FENCE_MAX, TIME_TOLERANCE_MS};
+use syncguard_core::backend::{FENCE_MAX, MAX_PAGE_SIZE, TIME_TOLERANCE_MS};
 
 use crate::names::Names;
 use crate::schema::DDL;
@@ -40,6 +40,7 @@ pub(crate) struct Scripts {
     pub(crate) extend: Script,
     pub(crate) lookup_by_key: Script,
     pub(crate) lookup_by_lock_id: Script,
+    pub(crate) list: Script,
     pub(crate) free: Script,
     pub(crate) purge: Script,
     pub(crate) create_tables: Script,
@@ -60,6 +61,7 @@ impl Scripts {
             extend: writes(include_str!("../sql/extend.sql")),
             lookup_by_key: reads(include_str!("../sql/lookup_by_key.sql")),
             lookup_by_lock_id: reads(include_str!("../sql/lookup_by_lock_id.sql")),
+            list: reads(include_str!("../sql/list.sql")),
             free: reads(include_str!("../sql/free.sql")),
             purge: writes(include_str!("../sql/purge.sql")),
             create_tables: writes(DDL),
@@ -102,6 +104,7 @@ pub(crate) fn fill_in(template: &str, names: &Names) -> String {
         .replace("{now_ms}", NOW_MS)
         .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
         .replace("{cleanup_guard_ms}", &CLEANUP_GUARD_MS.to_string())
+        .replace("{look_at}", &MAX_PAGE_SIZE.to_string())
         .replace("{fence_max}", &FENCE_MAX.to_string())
         .replace("{locks}", &names.locks.to_string())
         .replace("{fences}", &names.fence_counters.to_string())
@@ -129,7 +132,32 @@ pub(super) fn arguments(values: &[Value<'_>]) -> Result<SqliteArguments, sqlx::E
 
 #[cfg(test)]
 mod tests {
+    use sqlx::{Connection as _, Row as _, SqliteConnection};
+
     use super::*;
+
+    /// A page must not read the rows before it, nor those behind its prefix.
+    #[tokio::test]
+    async fn a_listing_reads_a_range_of_the_primary_key() {
+        let names = Names::new("locks", "fences", String::new()).unwrap();
+        let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        let tables = sqlx::raw_sql(AssertSqlSafe(fill_in(DDL, &names)));
+        tables.execute(&mut connection).await.unwrap();
+        let template = include_str!("../sql/list.sql");
+        for statement in fill_in(template, &names).split(';') {
+            let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}"));
+            let plan = sqlx::query(explain).fetch_all(&mut connection).await;
+            let steps = plan.unwrap();
+            let steps = steps.iter().map(|row| row.get::<String, _>("detail"));
+            let plan: Vec<_> = steps.collect();
+            let range = "SEARCH locks USING PRIMARY KEY (key>? AND key<?)";
+            assert!(plan.iter().any(|step| step == range), "{plan:?}");
+            assert!(
+                !plan.iter().any(|step| step.contains("SCAN locks")),
+                "{plan:?}"
+            );
+        }
+    }
 
     #[test]
     fn scripts_are_complete_transactions() {
@@ -142,6 +170,7 @@ mod tests {
             &scripts.extend,
             &scripts.lookup_by_key,
             &scripts.lookup_by_lock_id,
+            &scripts.list,
             &scripts.free,
             &scripts.purge,
             &scripts.create_tables,

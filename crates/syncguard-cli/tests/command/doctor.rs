@@ -1,9 +1,11 @@
-//! `cargo xtask doctor` on real servers: what it prints, and how it ends.
+//! `syncguard doctor` on real servers: what it prints, and how it ends.
 
 use std::fs;
 use std::process::{Command, Output};
 
 use syncguard_testkit::{FirestoreEmulator, PostgresServer, PrivateCa, RedisServer};
+
+use crate::common::Stage;
 
 const PASSWORD: &str = "correct%20horse";
 const DECODED: &str = "correct horse";
@@ -13,13 +15,8 @@ fn doctor(arguments: &[&str]) -> (Output, String) {
 }
 
 fn doctor_with(arguments: &[&str], environment: &[(&str, &str)]) -> (Output, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
-    for variable in [
-        "SYNCGUARD_REDIS_URL",
-        "SYNCGUARD_POSTGRES_URL",
-        "SYNCGUARD_SQLITE_PATH",
-        "FIRESTORE_EMULATOR_HOST",
-    ] {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_syncguard"));
+    for variable in ["SYNCGUARD_STORE", "FIRESTORE_EMULATOR_HOST"] {
         command.env_remove(variable);
     }
     command.envs(environment.iter().copied());
@@ -35,7 +32,7 @@ fn doctor_with(arguments: &[&str], environment: &[(&str, &str)]) -> (Output, Str
 #[test]
 fn a_store_in_order_passes() {
     let server = RedisServer::start_durable().unwrap();
-    let (output, text) = doctor(&["--url", &server.url()]);
+    let (output, text) = doctor(&["--store", &server.url()]);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("in order"), "{text}");
 }
@@ -50,7 +47,7 @@ fn an_error_fails_and_comes_with_its_fix() {
     ];
     let server = RedisServer::start_with(&arguments).unwrap();
     let url = format!("redis://:{PASSWORD}@127.0.0.1:{}/3", server.port());
-    let (output, text) = doctor(&["--url", &url]);
+    let (output, text) = doctor(&["--store", &url]);
     assert_eq!(output.status.code(), Some(1), "{text}");
     let error = text.find("error [redis-persistence-off]").expect(&text);
     let info = text.find("info [redis-evicts-locks]").expect(&text);
@@ -64,15 +61,15 @@ fn stores_with_tls_and_a_private_authority() {
     let ca = PrivateCa::new().unwrap();
     let file = ca.file().display().to_string();
     let redis = RedisServer::start_tls(&ca).unwrap();
-    let (_, text) = doctor(&["--url", &redis.url()]);
-    assert!(text.contains("cannot be asked"), "{text}");
+    let (_, text) = doctor(&["--store", &redis.url()]);
+    assert!(text.contains("ServiceUnavailable"), "{text}");
     let trusting = [("SSL_CERT_FILE", file.as_str())];
-    let (_, text) = doctor_with(&["--url", &redis.url()], &trusting);
+    let (_, text) = doctor_with(&["--store", &redis.url()], &trusting);
     assert!(text.contains("[redis-persistence-off]"), "{text}");
 
     let postgres = PostgresServer::start_tls(&ca).unwrap();
     let url = format!("{}?sslmode=verify-full&sslrootcert={file}", postgres.url());
-    let (_, text) = doctor(&["--url", &url]);
+    let (_, text) = doctor(&["--store", &url]);
     assert!(text.contains("[postgres-table-missing]"), "{text}");
 }
 
@@ -89,10 +86,9 @@ fn firestore_by_its_emulators_address() {
     let variable = vec![("FIRESTORE_EMULATOR_HOST", host.as_str())];
     let elsewhere = vec![("FIRESTORE_EMULATOR_HOST", "127.0.0.1:1")];
     for (arguments, environment) in [
-        (vec!["--url", &url], vec![]),
-        (vec!["--url", &url], elsewhere),
-        (vec!["--url", "firestore://p"], variable.clone()),
-        (vec![], variable),
+        (vec!["--store", &url], vec![]),
+        (vec!["--store", &url], elsewhere),
+        (vec!["--store", "firestore://p"], variable),
     ] {
         let found = soon(&|| doctor_with(&arguments, &environment));
         let (output, text) = found.expect("a store in order");
@@ -115,15 +111,14 @@ fn an_option_that_the_store_does_not_have_is_refused() {
         (redis, &["--fence-counters", "x"]),
         (redis, &["--transaction-pooler"]),
         (redis, &["--server-time"]),
-        (firestore, &["--prefix", "x"]),
+        (firestore, &["--store-prefix", "x"]),
         (firestore, &["--transaction-pooler"]),
         (postgres, &["--server-time"]),
-        ("memory://", &["--prefix", "x"]),
+        ("sqlite:locks.db", &["--server-time"]),
     ] {
-        let (output, text) = doctor(&[&["--url", url], option].concat());
-        assert_eq!(output.status.code(), Some(1), "{text}");
+        let (output, text) = doctor(&[&["--store", url], option].concat());
+        assert_eq!(output.status.code(), Some(64), "{text}");
         assert!(text.contains(&format!("has no {}", option[0])), "{text}");
-        assert!(!text.contains("cannot be asked"), "{text}");
     }
 }
 
@@ -131,10 +126,10 @@ fn an_option_that_the_store_does_not_have_is_refused() {
 fn warnings_pass_and_options_reach_the_store() {
     // Without fsync, as the test servers are.
     let server = PostgresServer::start().unwrap();
-    let (output, text) = doctor(&["--url", &server.url()]);
+    let (output, text) = doctor(&["--store", &server.url()]);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert_eq!(text.matches("postgres-table-missing").count(), 2, "{text}");
-    let (_, text) = doctor(&["--url", &server.url(), "--locks", "jobs.locks"]);
+    let (_, text) = doctor(&["--store", &server.url(), "--locks", "jobs.locks"]);
     assert!(text.contains(r#""jobs"."locks""#), "{text}");
 
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -144,7 +139,7 @@ fn warnings_pass_and_options_reach_the_store() {
             .unwrap();
         backend.setup_schema().await.unwrap();
     });
-    let (output, text) = doctor(&["--url", &server.url()]);
+    let (output, text) = doctor(&["--store", &server.url()]);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("warning [postgres-fsync-off]"), "{text}");
 }
@@ -154,28 +149,53 @@ fn a_store_that_cannot_be_asked_fails_and_says_why() {
     let mut server = RedisServer::start().unwrap();
     server.kill();
     let url = format!("redis://user:{PASSWORD}@127.0.0.1:{}", server.port());
-    for (url, said) in [
-        (url.as_str(), "ServiceUnavailable"),
-        ("redis://user:correct%20horse@host:port", "InvalidArgument"),
+    for (url, code, said) in [
+        (url.as_str(), 69, "ServiceUnavailable"),
         (
-            "postgres://user:correct%20horse@host:port",
+            "redis://user:correct%20horse@host:port",
+            64,
             "InvalidArgument",
         ),
-        ("http://user:correct%20horse@host", "begins with one of"),
-        ("correct%20horse", "a URL has"),
+        (
+            "postgres://user:correct%20horse@host:port",
+            64,
+            "InvalidArgument",
+        ),
+        ("http://user:correct%20horse@host", 64, "begins with one of"),
+        ("correct%20horse", 64, "a store is a URL"),
+        ("sqlite:/nowhere/locks.db", 64, "there is no file"),
     ] {
-        let (output, text) = doctor(&["--url", url]);
-        assert_eq!(output.status.code(), Some(1), "{text}");
+        let (output, text) = doctor(&["--store", url]);
+        assert_eq!(output.status.code(), Some(code), "{text}");
         assert!(text.contains(said), "{text}");
     }
-    let (output, text) = doctor(&[]);
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("--url"), "{text}");
+}
+
+#[test]
+fn a_file_is_checked_and_not_created_or_filled() {
+    let stage = Stage::sqlite();
+    let (code, text) = stage.outcome(&["doctor"]);
+    assert_eq!(code, 64, "{text}");
+    assert!(!stage.path("locks.db").exists());
+
+    // An SQLite database without tables.
+    stage.touch("locks.db");
+    let (code, text) = stage.outcome(&["doctor"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("error [sqlite-table-missing]"), "{text}");
+    assert_eq!(stage.path("locks.db").metadata().unwrap().len(), 0);
+
+    assert_eq!(stage.outcome(&["run", "k", "--", "true"]).0, 0);
+    let output = stage.syncguard(&["doctor", "--json"]);
+    assert!(output.status.success());
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["errors"], 0);
+    assert!(value["findings"].is_array(), "{value}");
 }
 
 #[test]
 fn every_code_is_explained() {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let page = fs::read_to_string(format!("{root}/docs/operations.md")).unwrap();
     let sources = [
         ("memory", "backend.rs"),
@@ -185,6 +205,7 @@ fn every_code_is_explained() {
         ("postgres", "preflight/pooler.rs"),
         ("postgres", "preflight/tables.rs"),
         ("firestore", "preflight.rs"),
+        ("sqlite", "preflight.rs"),
     ];
     let mut explained = 0;
     for (name, source) in sources {

@@ -1,0 +1,289 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::duration;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+    0    done; for `run`, the command ended with 0
+    1    no: the key is free, the id holds no lock, the doctor found errors
+   64    wrong usage: an option, key, lock id or URL
+   69    the store cannot be reached, or does not answer
+   70    internal error
+   75    busy: someone else holds the key (--conflict-exit-code changes it)
+   76    the lease was lost while the command ran
+   77    the store refuses the credentials, or a permission is missing
+  126    the command cannot be executed
+  127    the command was not found
+128+N    signal N ended the command, or the wait
+`run` ends with the command's own code in all other cases.";
+
+/// Runs a command under a distributed lock, and looks at, extends and releases locks
+///
+/// At most one process holds a key at a time, on one machine or on many: all that use the same store.
+#[derive(Debug, Parser)]
+#[command(name = "syncguard", version, after_long_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Which store, and how the applications that share it have configured it.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Store")]
+pub(crate) struct StoreArgs {
+    /// The store [default: $SYNCGUARD_STORE, else an SQLite file in your state folder]
+    ///
+    /// One of
+    ///   sqlite:PATH
+    ///   redis://HOST:PORT, rediss:// (TLS), redis-cluster://, redis-sentinel://
+    ///   postgres://USER@HOST/DATABASE
+    ///   firestore://PROJECT (on the emulator, if FIRESTORE_EMULATOR_HOST is set)
+    ///
+    /// Without it and without SYNCGUARD_STORE, the store is an SQLite file in the state folder of the
+    /// user, on Linux ~/.local/state/syncguard/locks.db. Processes of different users do not exclude each
+    /// other there, not even root: name a store that they share.
+    ///
+    /// No output shows a password of the URL. But other users of the machine can see the arguments of a
+    /// process; they cannot see its variables.
+    #[arg(long, global = true, value_name = "URL", verbatim_doc_comment)]
+    pub(crate) store: Option<String>,
+    /// Redis, PostgreSQL, SQLite: prefix of all names in the store
+    #[arg(long, global = true, value_name = "PREFIX", hide_short_help = true)]
+    pub(crate) store_prefix: Option<String>,
+    /// PostgreSQL, SQLite, Firestore: table or collection of the locks
+    #[arg(long, global = true, value_name = "NAME", hide_short_help = true)]
+    pub(crate) locks: Option<String>,
+    /// PostgreSQL, SQLite, Firestore: table or collection of the fence counters
+    #[arg(long, global = true, value_name = "NAME", hide_short_help = true)]
+    pub(crate) fence_counters: Option<String>,
+    /// PostgreSQL: a pooler in transaction mode is in between
+    #[arg(long, global = true, hide_short_help = true)]
+    pub(crate) transaction_pooler: bool,
+    /// Firestore: the server's time counts, not each client's
+    #[arg(long, global = true, hide_short_help = true)]
+    pub(crate) server_time: bool,
+}
+
+/// What is printed.
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputArgs {
+    /// Print JSON, one object a line; messages on standard error, too
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Print keys and lock ids, not their hashes. Whoever has a lock id can release the lock
+    #[arg(long, global = true)]
+    pub(crate) raw: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    #[command(flatten)]
+    OnStore(OnStore),
+    /// Print completions for a shell
+    #[command(
+        after_help = "Example: syncguard completions bash > /etc/bash_completion.d/syncguard"
+    )]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page, or that of a command
+    #[command(
+        after_help = "Example: syncguard man run > /usr/local/share/man/man1/syncguard-run.1"
+    )]
+    Man {
+        /// The command
+        command: Option<String>,
+    },
+}
+
+/// What is done on a store.
+#[derive(Debug, Subcommand)]
+pub(crate) enum OnStore {
+    /// Wait for a key, run a command while holding it, and release it
+    ///
+    /// The command has the standard input, output and error of `syncguard`. The lease is renewed for as long as
+    /// the command runs. Whatever happens to the command, the lock is released when it has ended; processes
+    /// that it left in the background are not waited for.
+    ///
+    /// The command finds SYNCGUARD_KEY, SYNCGUARD_LOCK_ID and SYNCGUARD_FENCE in its environment. The fence is
+    /// a number that grows with every grant of the key: pass it along with what you write, and have the
+    /// receiver refuse smaller ones.
+    ///
+    /// HUP, INT, QUIT, TERM, USR1 and USR2 are passed on. If the lease is lost, because the store could not be
+    /// reached for a whole TTL or someone released the lock by force, the command gets TERM, and KILL after
+    /// the grace.
+    #[command(
+        after_help = "Example: syncguard run backup --no-wait -- /usr/local/bin/backup --all"
+    )]
+    Run(RunArgs),
+    /// Show who holds a key, or what a lock id holds
+    Status(StatusArgs),
+    /// List the locks that are held
+    ///
+    /// It asks the store page by page, and only reads. A lock that is acquired or released meanwhile may be listed or
+    /// not. On Redis it walks through all keys of the database, and needs the permission for SCAN.
+    List(ListArgs),
+    /// Acquire a key for its TTL, and print the lock id
+    ///
+    /// Nothing renews the lease: `syncguard extend` it, and `syncguard release` it at the end. To hold a key
+    /// while a command runs, use `syncguard run`.
+    #[command(after_help = "Example: id=$(syncguard acquire deploy --ttl 10m) || exit")]
+    Acquire(AcquireArgs),
+    /// Make a lock last for another TTL from now
+    Extend(ExtendArgs),
+    /// Release a lock by its id, or by force the one on a key
+    Release(ReleaseArgs),
+    /// Delete locks that have expired
+    ///
+    /// Expired locks do no harm, but take up space in stores other than Redis, which removes them itself.
+    Purge,
+    /// Check whether the store is configured for locks, and say what to change
+    ///
+    /// Nothing is written to the store. Use the application's credentials and options. Codes in brackets are
+    /// stable; docs/operations.md explains them.
+    Doctor,
+}
+
+/// How a key is acquired.
+#[derive(Debug, Args)]
+pub(crate) struct HoldArgs {
+    /// What to lock: any text of at most 512 bytes
+    #[arg(value_name = "KEY")]
+    pub(crate) key: String,
+    /// How long the lease lasts unless it is renewed, so how long a dead holder blocks the key
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse)]
+    pub(crate) ttl: Duration,
+    /// How long to wait for the key: a duration, or `forever`
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "10s",
+        value_parser = duration::parse_wait,
+        conflicts_with = "no_wait"
+    )]
+    pub(crate) wait: Duration,
+    /// Give up at once if someone else holds the key
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    /// Exit code if someone else holds the key; 0 for a job that may be skipped
+    #[arg(long, value_name = "CODE", default_value_t = crate::exit::BUSY)]
+    pub(crate) conflict_exit_code: u8,
+    /// Do not say whom the wait is for
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) hold: HoldArgs,
+    /// How long the command may take to end once the lease is lost
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
+    pub(crate) grace: Duration,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AcquireArgs {
+    #[command(flatten)]
+    pub(crate) hold: HoldArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The key
+    #[arg(required_unless_present = "id")]
+    pub(crate) key: Option<String>,
+    /// A lock id, in place of the key
+    #[arg(
+        long,
+        value_name = "LOCK_ID",
+        conflicts_with = "key",
+        allow_hyphen_values = true
+    )]
+    pub(crate) id: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only keys that begin with this text
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) prefix: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExtendArgs {
+    /// The lock id that `acquire` printed
+    #[arg(value_name = "LOCK_ID", allow_hyphen_values = true)]
+    pub(crate) id: String,
+    /// How long the lease lasts from now; it may be shorter than what is left
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse)]
+    pub(crate) ttl: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseArgs {
+    /// The lock id that `acquire` printed
+    #[arg(
+        value_name = "LOCK_ID",
+        required_unless_present = "force",
+        allow_hyphen_values = true
+    )]
+    pub(crate) id: Option<String>,
+    /// Release the lock that is on this key now, whoever holds it. The holder is not asked
+    ///
+    /// It shows the lock and asks first. It releases exactly the lock that it has shown: if another one
+    /// has taken its place meanwhile, that one stays.
+    #[arg(long, value_name = "KEY", conflicts_with = "id")]
+    pub(crate) force: Option<String>,
+    /// Do not ask
+    #[arg(long, short, requires = "force")]
+    pub(crate) yes: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_lock_id_may_begin_with_a_hyphen() {
+        for start in ["-A", "-h", "-y", "-V", "--", "-0", "-_"] {
+            let id = format!("{start}AAAAAAAAAAAAAAAAAAAA");
+            for command in [&["release"][..], &["extend"], &["status", "--id"]] {
+                let call = [&["syncguard"], command, &[id.as_str()]].concat();
+                assert!(Cli::try_parse_from(&call).is_ok(), "{call:?}");
+                let call = [&["syncguard"], command, &[id.as_str(), "--json"]].concat();
+                assert!(
+                    Cli::try_parse_from(&call).is_ok_and(|cli| cli.output.json),
+                    "{call:?}"
+                );
+            }
+        }
+    }
+}

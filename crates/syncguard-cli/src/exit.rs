@@ -1,0 +1,125 @@
+//! Exit codes, and the failure that ends a command with one.
+//!
+//! The codes are stable; `docs/command.md` lists them.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::iter;
+
+use syncguard_core::{ErrorCode, LockError};
+
+use crate::store::Store;
+
+/// The answer is no: the key is free, the id holds nothing, the doctor found errors.
+pub(crate) const NO: u8 = 1;
+/// The call is wrong: an option, a key, an id or a URL.
+pub(crate) const USAGE: u8 = 64;
+/// The store cannot be reached, or does not answer.
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// A condition that should not occur, in the store or here.
+pub(crate) const INTERNAL: u8 = 70;
+/// Someone else holds the key.
+pub(crate) const BUSY: u8 = 75;
+/// The lease was lost while the command ran.
+pub(crate) const LOST: u8 = 76;
+/// The store refuses the credentials, or a permission is missing.
+pub(crate) const DENIED: u8 = 77;
+/// The command was found and cannot be executed.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// There is no such command.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// The code of a process that a signal ended, as shells have it.
+pub(crate) fn of_signal(number: i32) -> u8 {
+    u8::try_from(number).map_or(INTERNAL, |number| number.saturating_add(128))
+}
+
+/// Why a command of `syncguard` did not do what it was asked to.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    pub(crate) message: String,
+    pub(crate) error: Option<LockError>,
+    /// The store, if that is the reason and not the call.
+    pub(crate) store: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            error: None,
+            store: None,
+        }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(USAGE, message)
+    }
+
+    /// Names the store, if that is the reason.
+    pub(crate) fn of_store(mut self, store: &Store) -> Self {
+        self.store = matches!(self.code, UNAVAILABLE | DENIED).then(|| store.to_string());
+        self
+    }
+}
+
+impl From<LockError> for Failure {
+    fn from(error: LockError) -> Self {
+        Self {
+            code: code_of(error.code()),
+            message: chain(&error),
+            error: Some(error),
+            store: None,
+        }
+    }
+}
+
+fn code_of(code: ErrorCode) -> u8 {
+    match code {
+        ErrorCode::InvalidArgument => USAGE,
+        ErrorCode::ServiceUnavailable | ErrorCode::RateLimited | ErrorCode::NetworkTimeout => {
+            UNAVAILABLE
+        }
+        ErrorCode::AuthFailed => DENIED,
+        ErrorCode::AcquisitionTimeout => BUSY,
+        ErrorCode::LockLost => LOST,
+        _ => INTERNAL,
+    }
+}
+
+/// An error and its causes, in a line.
+pub(crate) fn chain(error: &LockError) -> String {
+    let mut text = error.to_string();
+    for cause in iter::successors(error.source(), |cause| (*cause).source()) {
+        // Some drivers repeat the cause in their own text.
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            let _ = write!(text, ": {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_failure_has_its_code() {
+        for (code, expected) in [
+            (ErrorCode::InvalidArgument, 64),
+            (ErrorCode::ServiceUnavailable, 69),
+            (ErrorCode::NetworkTimeout, 69),
+            (ErrorCode::RateLimited, 69),
+            (ErrorCode::Internal, 70),
+            (ErrorCode::AcquisitionTimeout, 75),
+            (ErrorCode::LockLost, 76),
+            (ErrorCode::AuthFailed, 77),
+        ] {
+            assert_eq!(Failure::from(LockError::new(code, "x")).code, expected);
+        }
+        assert_eq!(of_signal(9), 137);
+    }
+}

@@ -1,0 +1,164 @@
+//! `syncguard run`: a command under a lock.
+
+use std::pin::pin;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use serde_json::json;
+use syncguard_core::{LockError, LockGuard, Locks, ReleaseResult};
+use tokio::time::{Instant, sleep_until};
+
+use crate::args::RunArgs;
+use crate::duration;
+use crate::exit::{self, Failure};
+use crate::hold::{self, Held};
+use crate::output::Output;
+use crate::signals::{Signals, ends};
+use crate::store::Store;
+
+#[cfg_attr(unix, path = "run/unix.rs")]
+#[cfg_attr(not(unix), path = "run/other.rs")]
+mod child;
+#[cfg(target_os = "linux")]
+mod guard;
+#[cfg(target_os = "linux")]
+mod shim;
+
+use self::child::Child;
+
+/// What this process does if `syncguard` itself has started it, to the exit code.
+#[cfg(target_os = "linux")]
+pub(crate) fn as_helper() -> Option<u8> {
+    let mut arguments = std::env::args_os();
+    arguments.next();
+    match arguments.next()?.to_str()? {
+        shim::NAME => Some(shim::shim(arguments)),
+        guard::NAME => {
+            let _ = guard::guard(arguments);
+            Some(0)
+        }
+        _ => None,
+    }
+}
+
+pub(crate) async fn run(args: &RunArgs, store: &Store, output: Output) -> Result<u8, Failure> {
+    let mut signals = Signals::listen()?;
+    let (locks, guard) = match hold::acquire(&args.hold, true, store, &mut signals, output).await? {
+        Held::Guard(locks, guard) => (locks, guard),
+        Held::Interrupted(signal) => return Ok(exit::of_signal(signal)),
+    };
+    let ran = under_the_lock(args, &guard, &mut signals, output).await;
+    let released = guard.release().await;
+    report_release(&locks, &released, output).await;
+    match ran? {
+        Ended::Lost => Ok(exit::LOST),
+        Ended::Interrupted(signal) => Ok(exit::of_signal(signal)),
+        Ended::Command(_) if released.is_ok_and(|released| !released.is_released()) => {
+            let text = "the lease was lost before the command ended: someone released the lock by \
+                        its id, or it expired";
+            output.note("lost", text, json!({})).await;
+            Ok(exit::LOST)
+        }
+        Ended::Command(status) => Ok(child::code(status)),
+    }
+}
+
+/// How the work under the lock ended.
+enum Ended {
+    Command(ExitStatus),
+    /// The lease was lost before the command had ended.
+    Lost,
+    /// A signal came before the command was started.
+    Interrupted(i32),
+}
+
+async fn under_the_lock(
+    args: &RunArgs,
+    guard: &LockGuard,
+    signals: &mut Signals,
+    output: Output,
+) -> Result<Ended, Failure> {
+    let environment = [
+        ("SYNCGUARD_KEY", guard.key().as_str().to_owned()),
+        ("SYNCGUARD_LOCK_ID", guard.lock_id().as_str().to_owned()),
+        ("SYNCGUARD_FENCE", guard.fence().to_string()),
+    ];
+    // Last: a signal of the terminal that comes after the start has reached the command.
+    while let Some(received) = signals.arrived() {
+        if ends(received.number) {
+            return Ok(Ended::Interrupted(received.number));
+        }
+    }
+    let mut child = Child::start(&args.command, environment, args.grace)?;
+    let is_lost = supervise(&mut child, args.grace, guard, signals, output).await;
+    let status = child.reap(is_lost)?;
+    Ok(if is_lost {
+        Ended::Lost
+    } else {
+        Ended::Command(status)
+    })
+}
+
+/// Waits for the end of the command. Once the lease is lost, it ends the command. Returns whether it is.
+async fn supervise(
+    child: &mut Child,
+    grace: Duration,
+    guard: &LockGuard,
+    signals: &mut Signals,
+    output: Output,
+) -> bool {
+    let mut lost = pin!(guard.lost());
+    let mut is_lost = false;
+    let mut kill_at: Option<Instant> = None;
+    loop {
+        let kill = async {
+            match kill_at {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = child.ended() => return is_lost,
+            () = &mut lost, if !is_lost => {
+                is_lost = true;
+                child.tell_to_end();
+                kill_at = Instant::now().checked_add(grace);
+                let text = format!(
+                    "the lease on {} is lost: someone else may hold the key. The command was told to \
+                     end, and is killed in {}",
+                    output.key(guard.key()),
+                    duration::show(grace)
+                );
+                output.note("lost", &text, json!({ "graceMs": grace.as_millis() })).await;
+            }
+            () = kill => {
+                kill_at = None;
+                child.kill();
+            }
+            received = signals.next() => {
+                if !(received.from_terminal && child.is_reached_by_the_terminal()) {
+                    child.pass_on(received.number);
+                }
+            }
+        }
+    }
+}
+
+/// Says so if the lock could not be released, and waits for the background to do it.
+async fn report_release(
+    locks: &Locks,
+    released: &Result<ReleaseResult, LockError>,
+    output: Output,
+) {
+    hold::settle(locks).await;
+    if let Err(error) = released
+        && locks.pending() > 0
+    {
+        let error = exit::chain(error);
+        let text = format!("failed to release the lock; it expires with its TTL: {error}");
+        output
+            .note("unreleased", &text, json!({ "message": error }))
+            .await;
+    }
+}

@@ -1,0 +1,50 @@
+//! The step between `syncguard` and the command on Linux: this program once more, which asks the system
+//! for a signal at the end of its parent, and then becomes the command.
+
+use std::env::ArgsOs;
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+
+use super::child::not_started;
+use crate::exit;
+
+/// The first argument of the shim.
+pub(super) const NAME: &str = "__become";
+
+/// This program, whatever became of its file.
+pub(super) const SELF: &str = "/proc/self/exe";
+
+/// What starts a command that is told, by TERM, when this process dies.
+pub(super) fn command(command: &[OsString]) -> Command {
+    let mut shim = Command::new(SELF);
+    shim.arg0("syncguard")
+        .arg(NAME)
+        .arg(getpid().as_raw_nonzero().to_string())
+        .args(command);
+    shim
+}
+
+/// The shim itself: becomes the command, or returns the exit code if that fails.
+pub(super) fn shim(mut arguments: ArgsOs) -> u8 {
+    let parent = arguments.next().unwrap_or_default();
+    let command: Vec<OsString> = arguments.collect();
+    let [program, rest @ ..] = &command[..] else {
+        return exit::USAGE;
+    };
+    // Without it, the command would not be told, and work as well otherwise.
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+    let is_alive =
+        getppid().is_some_and(|pid| parent == OsString::from(pid.as_raw_nonzero().to_string()));
+    if !is_alive {
+        // The signal was asked for too late.
+        return exit::LOST;
+    }
+    let error = Command::new(program).args(rest).exec();
+    let failure = not_started(&command, &error);
+    let _ = writeln!(std::io::stderr(), "syncguard: {}", failure.message);
+    failure.code
+}

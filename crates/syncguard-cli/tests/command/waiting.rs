@@ -1,0 +1,73 @@
+//! What is printed while it waits.
+
+use crate::common::Stage;
+
+const WAIT: [&str; 7] = ["run", "k", "--wait", "2500ms", "--", "echo", "ran"];
+
+#[test]
+fn a_wait_is_announced_in_one_line_on_standard_error() {
+    for stage in Stage::each() {
+        assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "10m"]).0, 0);
+        let output = stage.syncguard(&WAIT);
+        assert_eq!(output.status.code(), Some(75));
+        assert!(output.stdout.is_empty());
+        let text = String::from_utf8(output.stderr).unwrap();
+        let [announced, busy] = text.lines().collect::<Vec<_>>()[..] else {
+            panic!("{text}");
+        };
+        let hash = syncguard_core::hash_key("k").to_string();
+        let expected = format!("syncguard: {hash} is held for ");
+        assert!(announced.starts_with(&expected), "{text}");
+        assert!(announced.contains("its lease ends in 9m 5"), "{text}");
+        assert!(busy.starts_with("syncguard: busy: "), "{text}");
+
+        let output = stage.syncguard(&[&["--raw"][..], &WAIT].concat());
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.starts_with("syncguard: k is held for "), "{text}");
+
+        let output = stage.syncguard(&[&["--json"][..], &WAIT].concat());
+        assert!(output.stdout.is_empty());
+        let lines = String::from_utf8(output.stderr).unwrap();
+        let events: Vec<serde_json::Value> = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(events[0]["event"], "waiting");
+        assert_eq!(events[0]["lock"]["keyHash"], hash);
+        assert_eq!(events[1]["event"], "error");
+        assert_eq!(events[1]["exitCode"], 75);
+        assert_eq!(events.len(), 2);
+    }
+}
+
+#[test]
+fn a_quiet_wait_says_nothing() {
+    for stage in Stage::each() {
+        let script = "echo ready > log; sleep 2";
+        let mut holder = stage.start_script("k", &[], script);
+        stage.wait_for("log", "ready");
+        let output =
+            stage.syncguard(&["run", "k", "--quiet", "--wait", "60s", "--", "echo", "ran"]);
+        assert!(output.status.success());
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "ran\n");
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+        assert_eq!(holder.code(), 0);
+    }
+}
+
+#[test]
+fn a_signal_ends_a_wait_and_leaves_no_lock() {
+    for stage in Stage::each() {
+        let script = "echo ready > log; until [ -e stop ]; do sleep 0.05; done";
+        let mut holder = stage.start_script("k", &[], script);
+        stage.wait_for("log", "ready");
+        let mut waiting = stage.start(&["run", "k", "--wait", "forever", "--", "touch", "ran"]);
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        waiting.signal(rustix::process::Signal::TERM);
+        assert_eq!(waiting.code(), 143);
+        stage.touch("stop");
+        assert_eq!(holder.code(), 0);
+        assert!(stage.is_free("k"));
+        assert!(!stage.path("ran").exists());
+    }
+}

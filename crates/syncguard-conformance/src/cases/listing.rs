@@ -1,0 +1,517 @@
+//! Listings: what their pages show.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use syncguard_core::backend::{LockBackend, MAX_PAGE_SIZE};
+use syncguard_core::{LockError, LockId, LockInfoDebug, LockKey};
+
+use super::patterns::PATTERNS;
+use crate::clock::{LIFETIMES, dead_at, take_briefly, too_slow};
+use crate::keyspace::{filled, wide_keys};
+use crate::outcome::{require, same, step};
+use crate::pages::{CANNOT_LIST, Listed, can_list, listed, lists, looked_up, pages};
+use crate::steps::{
+    LONG, fence_of, fence_step, free, give_back, held, join, ms, next_fence, renew, rise, take,
+};
+use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
+
+/// A listing shows every live lock as a lookup shows it, to every client.
+///
+/// Proves N1, L2. Locks of several clients, extended or not, some of them past the end of what they were granted
+/// for.
+pub async fn every_live_lock_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let clients = bench.clients(2).await?;
+    if !can_list(&bench, &clients[0]).await? {
+        return Ok(CANNOT_LIST);
+    }
+    let first_lease = ms(2_000);
+    let (mut expected, mut first_ends) = (BTreeMap::new(), None);
+    for (index, key) in bench.keys("live", 24)?.iter().enumerate() {
+        let client = &clients[index % 2];
+        if index % 3 == 0 {
+            first_ends = Some(dead_at(first_lease));
+            let id = take(client, key, first_lease).await?.lock_id;
+            renew(client, &id, LONG).await?;
+        } else {
+            take(client, key, LONG).await?;
+        }
+        expected.extend([looked_up(client, key).await?]);
+    }
+    if let Some(first_ends) = first_ends {
+        tokio::time::sleep_until(first_ends.into()).await;
+    }
+    for limit in [7, MAX_PAGE_SIZE] {
+        for client in &clients {
+            lists(client, bench.namespace(), limit, &expected).await?;
+        }
+    }
+    let id = take(&clients[0], &bench.key("at-once")?, LONG).await?;
+    let at_once = listed(&clients[1], bench.namespace(), MAX_PAGE_SIZE).await?;
+    same("locks after one more grant", at_once.len(), 25)?;
+    give_back(&clients[0], &id.lock_id).await?;
+    give_all_back(&clients[0], &expected).await?;
+    lists(&clients[1], bench.namespace(), 7, &BTreeMap::new()).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A listing shows a lock until its lease ends.
+///
+/// Proves N1, E1. When a quarter of the lease is left, by the local monotonic clock.
+pub async fn until_its_end_a_lock_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    if !can_list(&bench, &client).await? {
+        return Ok(CANNOT_LIST);
+    }
+    let key = bench.key("ending")?;
+    for lasting in LIFETIMES {
+        let begun = Instant::now();
+        let id = take(&client, &key, lasting).await?.lock_id;
+        tokio::time::sleep_until((begun + lasting * 3 / 4).into()).await;
+        let listed = listed(&client, key.as_str(), MAX_PAGE_SIZE).await?;
+        let in_time = begun.elapsed() < lasting;
+        if in_time {
+            same("locks near their end", listed.len(), 1)?;
+        }
+        let _ = client.release(&id).await?;
+        if in_time {
+            return Ok(Outcome::Passed);
+        }
+    }
+    Err(too_slow())
+}
+
+/// A listing shows a lock once, whatever the size of its pages.
+///
+/// Proves N2, N1. Where a store may repeat a lock from page to page, once in each page.
+pub async fn a_lock_is_shown_once<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    if !can_list(&bench, &client).await? {
+        return Ok(CANNOT_LIST);
+    }
+    let expected = hold(&client, &bench.keys("once", 25)?).await?;
+    for limit in [1, 2, 3, 7, 24, 25, 26] {
+        lists(&client, bench.namespace(), limit, &expected).await?;
+    }
+    give_all_back(&client, &expected).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A page has no more locks than its limit, and a listing comes to an end.
+///
+/// Proves N5. Also a listing that has nothing to show.
+pub async fn pages_are_bounded<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    if !can_list(&bench, &client).await? {
+        return Ok(CANNOT_LIST);
+    }
+    let expected = hold(&client, &bench.keys("bounded", 12)?).await?;
+    for limit in [1, 4, 5, 11, 12, 13] {
+        pages(&client, bench.namespace(), limit).await?;
+    }
+    let nothing = format!("{}:no-such-key", bench.namespace());
+    let pages = pages(&client, &nothing, 1).await?;
+    let shown = pages.iter().map(|page| page.locks.len()).sum();
+    same("locks of a prefix that no key has", shown, 0)?;
+    give_all_back(&client, &expected).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A listing shows no lock that was released or has expired, and of a key that was taken over the new one alone.
+///
+/// Proves N3, E2, L3.
+pub async fn the_dead_are_not_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    if !can_list(&bench, &client).await? {
+        return Ok(CANNOT_LIST);
+    }
+    let [expired, taken_over] = [bench.key("expired")?, bench.key("taken-over")?];
+    let leases = [
+        take_briefly(&client, &expired).await?,
+        take_briefly(&client, &taken_over).await?,
+    ];
+    let live = hold(&client, &bench.keys("live", 2)?).await?;
+    let released = take(&client, &bench.key("released")?, LONG).await?;
+    // It has been listed, should anyone remember it.
+    listed(&other, bench.namespace(), MAX_PAGE_SIZE).await?;
+    give_back(&client, &released.lock_id).await?;
+    for lease in &leases {
+        lease.end().await;
+    }
+    let mut expected = hold(&other, &[taken_over]).await?;
+    expected.extend(live);
+    for limit in [1, MAX_PAGE_SIZE] {
+        for client in [&client, &other] {
+            lists(client, bench.namespace(), limit, &expected).await?;
+        }
+    }
+    give_all_back(&client, &expected).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A listing shows neither fence counters nor whatever else a store keeps of its locks.
+///
+/// Proves N3, K3. Under prefixes too with which a store may name such things.
+pub async fn nothing_else_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    if !can_list(&bench, &client).await? {
+        return Ok(CANNOT_LIST);
+    }
+    let (key, idle) = (bench.key("held")?, bench.key("idle")?);
+    next_fence(&client, &idle).await?;
+    let expected = hold(&client, &[key]).await?;
+    lists(&client, bench.namespace(), MAX_PAGE_SIZE, &expected).await?;
+    for prefix in ["", "fence:", "id:"] {
+        for (text, lock) in listed(&client, prefix, MAX_PAGE_SIZE).await? {
+            let is_ours = text.contains(bench.namespace());
+            let is_id = expected
+                .values()
+                .any(|lock| text.contains(lock.lock_id.as_str()));
+            require(
+                !(is_ours || is_id) || expected.get(&text) == Some(&lock),
+                format_args!("a listing of {prefix:?}: expected locks alone, saw {text:?}"),
+            )?;
+        }
+    }
+    give_all_back(&client, &expected).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A prefix that is a pattern shows the keys that begin with it, not those that it matches.
+///
+/// Proves N4, N1. Patterns of `LIKE`, of globs and of regular expressions.
+pub async fn a_prefix_is_no_pattern<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    if !can_list(&bench, &client).await? {
+        return Ok(CANNOT_LIST);
+    }
+    let name = |index: usize, text: &str| format!("{}:{index}:{text}", bench.namespace());
+    let mut keys = Vec::new();
+    for (index, (pattern, matched)) in PATTERNS.iter().enumerate() {
+        for text in [pattern, matched] {
+            keys.push(LockKey::new(&format!("{}/", name(index, text)))?);
+        }
+    }
+    let all = hold(&client, &keys).await?;
+    for (index, (pattern, _)) in PATTERNS.iter().enumerate() {
+        let prefix = name(index, pattern);
+        lists(&client, &prefix, MAX_PAGE_SIZE, &beginning(&all, &prefix)).await?;
+    }
+    give_all_back(&client, &all).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A prefix shows the keys that begin with its very characters.
+///
+/// Proves N4, N1, K1. It may be a whole key, and in any spelling of one. Case, accents and width count; so does
+/// the order of characters beyond the first 65,536.
+pub async fn a_prefix_is_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    if !can_list(&bench, &client).await? {
+        return Ok(CANNOT_LIST);
+    }
+    let endings = [
+        "order",
+        "order:1",
+        "order:2",
+        "order;",
+        "orde",
+        "Order",
+        "ORDER:1",
+        " order",
+        "order ",
+        "\u{e9}",
+        "\u{e9}1",
+        "e",
+        "e1",
+        "\u{c9}",
+        "\u{ff4f}rder",
+        "\u{d7ff}1",
+        "\u{e000}1",
+        "\u{ffff}1",
+        "\u{10000}1",
+        "\u{10ffff}",
+        "\u{10ffff}1",
+        "\u{1f512}1",
+        "~",
+        "\\order",
+        "'order",
+        "\"order",
+        "order\n",
+        "\u{1}1",
+    ];
+    let name = |ending: &str| format!("{}:{ending}", bench.namespace());
+    let keys = endings.map(|ending| LockKey::new(&name(ending)));
+    let keys = keys.into_iter().collect::<Result<Vec<_>, LockError>>()?;
+    let all = hold(&client, &keys).await?;
+    for ending in endings.into_iter().chain(["", "order:", "order:12", "x"]) {
+        let prefix = name(ending);
+        lists(&client, &prefix, 3, &beginning(&all, &prefix)).await?;
+    }
+    // The spelling is normalized, and then it is the prefix of both.
+    let expected = beginning(&all, &name("\u{e9}"));
+    same("keys that begin with an accent", expected.len(), 2)?;
+    lists(&client, &name("e\u{301}"), 3, &expected).await?;
+    give_all_back(&client, &all).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Whatever characters its key contains, a lock is shown, and so is one with the longest key.
+///
+/// Proves N1, K2, K4. By a listing of all that the store has.
+pub async fn any_key_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    if !can_list(&bench, &client).await? {
+        return Ok(CANNOT_LIST);
+    }
+    let mut keys = wide_keys(&bench)?;
+    keys.push(filled(&bench, "\u{1f512}", "end")?);
+    keys.push(filled(&bench, "/", "")?);
+    let expected = hold(&client, &keys).await?;
+    let listed = listed(&client, "", MAX_PAGE_SIZE).await?;
+    for (text, lock) in &expected {
+        let what = format!("the lock on {text:?} in a listing of all");
+        same(&what, listed.get(text), Some(lock))?;
+    }
+    give_all_back(&client, &expected).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Locks that are granted and released during a listing hide no other.
+///
+/// Proves N1, N2. Their keys lie before, between and behind those of the locks that stay.
+pub async fn locks_that_come_and_go_hide_no_other<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const LISTINGS: usize = 10;
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    if !can_list(&bench, &client).await? {
+        return Ok(CANNOT_LIST);
+    }
+    let steady: Vec<_> = bench.keys("steady", 30)?;
+    let expected = hold(&client, &steady).await?;
+    let over = Arc::new(AtomicBool::new(false));
+    let mut tasks = Vec::new();
+    for task in ["a", "steady:1", "steady:2", "steady:9:z", "z"] {
+        let (client, over) = (other.clone(), Arc::clone(&over));
+        let keys = bench.keys(&format!("{task}:passing"), 4)?;
+        tasks.push(tokio::spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                let held = hold(&client, &keys).await?;
+                give_all_back(&client, &held).await?;
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        }));
+    }
+    let mut listings = Ok(());
+    for _ in 0..LISTINGS {
+        listings = shows_all(&client, bench.namespace(), &expected).await;
+        if listings.is_err() {
+            break;
+        }
+    }
+    over.store(true, Ordering::Relaxed);
+    join(tasks).await?;
+    listings?;
+    give_all_back(&client, &expected).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Fails unless a listing shows all of these locks, among others.
+#[track_caller]
+fn shows_all<B: LockBackend>(
+    client: &Client<B>,
+    prefix: &str,
+    expected: &Listed<B::Fence>,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let listed = listed(client, prefix, 4).await?;
+        for (text, lock) in expected {
+            let what = format!("the lock on {text:?} while others come and go");
+            same(&what, listed.get(text), Some(lock))?;
+        }
+        Ok(())
+    })
+}
+
+/// A listing of a thousand locks shows each of them.
+///
+/// Proves N1, N2, N5. Granted by many tasks, and listed in pages of the default size and of the greatest.
+pub async fn a_thousand_locks_are_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const TASKS: usize = 10;
+    let clients = bench.clients(2).await?;
+    if !can_list(&bench, &clients[0]).await? {
+        return Ok(CANNOT_LIST);
+    }
+    let mut tasks = Vec::new();
+    for task in 0..TASKS {
+        let client = clients[task % 2].clone();
+        let keys = bench.keys(&format!("one-of-many:{task}"), 1_000 / TASKS)?;
+        tasks.push(tokio::spawn(async move {
+            let mut locks = BTreeMap::new();
+            for key in keys {
+                let grant = take(&client, &key, LONG).await?;
+                locks.insert(key.as_str().to_owned(), grant);
+                tokio::task::yield_now().await;
+            }
+            Ok((client, locks))
+        }));
+    }
+    let held = join(tasks).await?;
+    for limit in [100, MAX_PAGE_SIZE] {
+        let listed = listed(&clients[0], bench.namespace(), limit).await?;
+        same("locks of the listing", listed.len(), 1_000)?;
+        for (text, grant) in held.iter().flat_map(|(_, locks)| locks) {
+            let found = listed.get(text);
+            let found = found.map(|lock| (lock.lock_id, lock.expires_at_ms, lock.fence));
+            let expected = (grant.lock_id, grant.expires_at_ms, grant.fence);
+            same("one of a thousand locks", found, Some(expected))?;
+        }
+    }
+    let releases = held.into_iter().map(|(client, locks)| {
+        tokio::spawn(async move {
+            for grant in locks.values() {
+                give_back(&client, &grant.lock_id).await?;
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        })
+    });
+    join(releases).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A listing moves no expiry, uses no fence and holds nothing.
+///
+/// Proves N6. However often it is asked, of a live lock, of an expired one and of free keys.
+pub async fn it_changes_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    if !can_list(&bench, &client).await? {
+        return Ok(CANNOT_LIST);
+    }
+    let [live, dead, idle] = [bench.key("live")?, bench.key("dead")?, bench.key("idle")?];
+    let step = fence_step(&client, &live).await?;
+    next_fence(&client, &dead).await?;
+    let idle_before = next_fence(&client, &idle).await?;
+    let lease = take_briefly(&client, &dead).await?;
+    let grant = take(&client, &live, LONG).await?;
+    let before = held(&client, &live, &grant.lock_id).await?;
+    lease.end().await;
+    // Longer than any clean-up's guard.
+    tokio::time::sleep(ms(1_500)).await;
+    for _ in 0..10 {
+        for client in [&client, &other] {
+            listed(client, bench.namespace(), MAX_PAGE_SIZE).await?;
+        }
+        tokio::time::sleep(ms(2)).await;
+    }
+    let after = held(&client, &live, &grant.lock_id).await?;
+    same("the lock after many listings", after, before)?;
+    free(&client, &dead).await?;
+    free(&client, &idle).await?;
+    give_back(&client, &grant.lock_id).await?;
+    for (key, before) in [
+        (&live, fence_of(&grant)),
+        (&dead, fence_of(&lease.grant)),
+        (&idle, idle_before),
+    ] {
+        let after = next_fence(&client, key).await?;
+        same(
+            "rise of the fence across listings",
+            rise(before, after)?,
+            step,
+        )?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// `Locks` lists page by page, with hashes unless raw identifiers are asked for.
+///
+/// Proves N1, L5. Neither `Debug` nor JSON of what it gives contains an identifier, nor does the cursor's `Debug`.
+pub async fn it_shows_hashes<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let client = bench.client().await?;
+    if !can_list(&bench, &client).await? {
+        return Ok(CANNOT_LIST);
+    }
+    let expected = hold(&client, &bench.keys("hashed:caf\u{e9}", 5)?).await?;
+    let mut sanitized: Vec<_> = expected.values().map(LockInfoDebug::sanitized).collect();
+    let (mut shown, mut raw, mut after, mut after_raw) = (Vec::new(), Vec::new(), None, None);
+    let locks = client.locks();
+    loop {
+        let page = locks.list().prefix(bench.namespace()).page_size(2);
+        let page = page.after(after).await?;
+        let json = serde_json::to_string(&page.locks);
+        let json = json.map_err(|error| Failure::new(format_args!("JSON: {error}")))?;
+        for text in [json, format!("{page:?}")] {
+            let ids = || expected.values().map(|lock| lock.lock_id);
+            require(
+                !text.contains(bench.namespace()) && !ids().any(|id| text.contains(id.as_str())),
+                "the text of a page: expected hashes, saw a raw identifier",
+            )?;
+        }
+        shown.extend(page.locks);
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    loop {
+        let page = locks.list_raw().prefix(bench.namespace()).page_size(2);
+        let page = page.after(after_raw).await?;
+        raw.extend(page.locks);
+        after_raw = page.next;
+        if after_raw.is_none() {
+            break;
+        }
+    }
+    shown.sort_by_key(|lock| lock.lock_id_hash);
+    shown.dedup();
+    sanitized.sort_by_key(|lock| lock.lock_id_hash);
+    same("the locks of a listing", shown, sanitized)?;
+    let raw: BTreeMap<_, _> = raw
+        .into_iter()
+        .map(|lock| (lock.key.as_str().to_owned(), lock))
+        .collect();
+    same("the locks of a raw listing", &raw, &expected)?;
+    give_all_back(&client, &expected).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Acquires free keys, and shows the locks as a lookup does.
+#[track_caller]
+fn hold<B: LockBackend>(
+    client: &Client<B>,
+    keys: &[LockKey],
+) -> impl Future<Output = Result<Listed<B::Fence>, Failure>> {
+    step(async move {
+        let mut locks = BTreeMap::new();
+        for key in keys {
+            take(client, key, LONG).await?;
+            locks.extend([looked_up(client, key).await?]);
+        }
+        Ok(locks)
+    })
+}
+
+#[track_caller]
+fn give_all_back<B: LockBackend>(
+    client: &Client<B>,
+    locks: &Listed<B::Fence>,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let ids: Vec<LockId> = locks.values().map(|lock| lock.lock_id).collect();
+        for id in ids {
+            give_back(client, &id).await?;
+        }
+        Ok(())
+    })
+}
+
+/// Those of the locks whose key begins so.
+fn beginning<F: syncguard_core::backend::FenceToken>(locks: &Listed<F>, prefix: &str) -> Listed<F> {
+    let beginning = locks.iter().filter(|(text, _)| text.starts_with(prefix));
+    beginning
+        .map(|(text, lock)| (text.clone(), lock.clone()))
+        .collect()
+}
