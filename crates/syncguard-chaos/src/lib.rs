@@ -47,6 +47,7 @@ mod rng;
 mod schedule;
 mod search;
 mod shrink;
+mod timeline;
 mod worker;
 
 pub use crate::checker::{Violation, check, check_ended};

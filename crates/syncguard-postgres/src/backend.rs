@@ -24,7 +24,7 @@ use crate::wake_ups::WakeUps;
 use crate::wire::{Connections, Reply, Statement, Statements, Value, query};
 
 /// How many times an operation is sent while the server leaves it undecided.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: usize = 3;
 
 /// The SQLSTATEs of a release that may not notify.
 const MAY_NOT_NOTIFY: &[&str] = &["42501"];
@@ -57,7 +57,7 @@ struct Inner {
 
 impl PostgresBackend {
     pub(crate) fn new(connections: Connections, settings: Settings) -> Self {
-        let statements = Statements::new(&settings.names);
+        let statements = Statements::new(&settings.names, settings.asynchronous_releases);
         Self {
             inner: Arc::new(Inner {
                 connections,
@@ -167,8 +167,9 @@ impl LockBackend for PostgresBackend {
             Value::Text(key.as_str()),
         ];
         let started = Instant::now();
-        for _ in 0..ATTEMPTS {
-            let statement = &self.statements().acquire;
+        let statements = self.statements();
+        let repeated = std::iter::repeat_n(&statements.acquire, ATTEMPTS);
+        for statement in std::iter::once(&statements.acquire_free).chain(repeated) {
             let unanswered = &self.inner.unanswered;
             let sending = unanswered.sending(id, &storage_key, ttl, request.deadline);
             let reply = self
@@ -370,6 +371,7 @@ impl fmt::Debug for PostgresBackend {
             )
             .field("prefix", &names.prefix)
             .field("transaction_pooler", &settings.transaction_pooler)
+            .field("asynchronous_releases", &settings.asynchronous_releases)
             .field("cleanup_in_is_locked", &settings.cleanup_in_is_locked)
             .field("pool", self.connections())
             .finish_non_exhaustive()

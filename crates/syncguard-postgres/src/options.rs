@@ -21,6 +21,7 @@ pub struct PostgresOptions {
     fence_counters_table: String,
     prefix: String,
     transaction_pooler: bool,
+    asynchronous_releases: bool,
     cleanup_in_is_locked: bool,
     max_connections: u32,
 }
@@ -32,6 +33,7 @@ impl Default for PostgresOptions {
             fence_counters_table: "syncguard_fence_counters".to_owned(),
             prefix: String::new(),
             transaction_pooler: false,
+            asynchronous_releases: false,
             cleanup_in_is_locked: false,
             max_connections: 10,
         }
@@ -86,6 +88,19 @@ impl PostgresOptions {
         self
     }
 
+    /// Whether a release is answered before its commit is on the disk (`synchronous_commit = off`, for
+    /// releases alone). Default: `false`.
+    ///
+    /// Saves a release the wait for the disk and for synchronous standbys. If the server crashes within about
+    /// half a second, the released lock is there again until its TTL ends, or until its id is released
+    /// once more. Two callers never hold a key because of it: the next grant of the key commits
+    /// synchronously, and the release with it.
+    #[must_use]
+    pub fn asynchronous_releases(mut self, asynchronous: bool) -> Self {
+        self.asynchronous_releases = asynchronous;
+        self
+    }
+
     /// Whether `is_locked` deletes the row of a lock that expired more than 2 s ago, in the background
     /// and at most once a second. Default: `false`; `is_locked` only reads.
     ///
@@ -112,6 +127,7 @@ impl PostgresOptions {
 pub(crate) struct Settings {
     pub(crate) names: Names,
     pub(crate) transaction_pooler: bool,
+    pub(crate) asynchronous_releases: bool,
     pub(crate) cleanup_in_is_locked: bool,
     /// Of the backend's own pool.
     pub(crate) max_connections: u32,
@@ -132,6 +148,7 @@ impl PostgresOptions {
         Ok(Settings {
             names: Names::new(&self.locks_table, &self.fence_counters_table, self.prefix)?,
             transaction_pooler: self.transaction_pooler,
+            asynchronous_releases: self.asynchronous_releases,
             cleanup_in_is_locked: self.cleanup_in_is_locked,
             max_connections: self.max_connections,
         })

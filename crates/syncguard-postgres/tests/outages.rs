@@ -278,6 +278,33 @@ async fn a_commit_that_waits_for_a_standby_is_settled_when_the_standby_is_back()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_crash_undoes_an_asynchronous_release_and_grants_nothing_twice() {
+    // The server itself writes to the disk so seldom.
+    let seldom = [("wal_writer_delay", "10s"), ("fsync", "on")];
+    for asynchronous in [false, true] {
+        let mut server = PostgresServer::start_with(&seldom).unwrap();
+        let options = PostgresOptions::new().asynchronous_releases(asynchronous);
+        let fixture = Fixture::at(&server.url(), options.clone()).await;
+        let first = fixture.locks.try_lock("k").ttl(MINUTE * 60).await;
+        let first = first.unwrap().unwrap();
+        let (id, fence) = (*first.lock_id(), first.fence());
+        assert!(first.release().await.unwrap().is_released());
+        server.kill();
+        server.restart().unwrap();
+        let locks = fixture.another(options.clone()).await;
+        assert_eq!(locks.is_locked("k").await.unwrap(), asynchronous);
+        // Its next grant is on the disk, and so is what came before.
+        assert_eq!(locks.release(id).await.unwrap().is_released(), asynchronous);
+        let next = locks.try_lock("k").ttl(MINUTE * 60).await.unwrap().unwrap();
+        assert!(next.fence() > fence);
+        server.kill();
+        server.restart().unwrap();
+        let locks = fixture.another(options).await;
+        assert!(locks.try_lock("k").await.is_ok_and(|guard| guard.is_none()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ended_sessions_break_nothing_for_good() {
     let server = PostgresServer::start().unwrap();
     let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;

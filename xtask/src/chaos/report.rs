@@ -57,8 +57,10 @@ pub(super) fn report(report: &Report<'_>) -> Done {
         report.count(|outcome| *outcome == Outcome::Unknown),
         report.violations.len()
     );
-    for violation in report.violations {
+    for (violation, number) in report.violations.iter().zip(1..) {
         println!("{violation}");
+        let picture = report.draw(violation, number)?;
+        println!("  as a picture: {}", picture.display());
     }
     if failures.is_empty() {
         // Else a worker would have failed.
@@ -148,12 +150,23 @@ impl Report<'_> {
         )
     }
 
-    /// Writes the calls to a file, in the order in which they were made.
-    fn save(&self) -> Result<PathBuf> {
+    /// A file for what this run found.
+    fn path(&self, ending: &str) -> Result<PathBuf> {
         let folder = workspace().join("target/chaos");
         fs::create_dir_all(&folder)?;
-        let name = format!("{}-{}.jsonl", self.store.name, self.settings.seed);
-        let path = folder.canonicalize()?.join(name);
+        let name = format!("{}-{}{ending}", self.store.name, self.settings.seed);
+        Ok(folder.canonicalize()?.join(name))
+    }
+
+    fn draw(&self, violation: &Violation, number: u32) -> Result<PathBuf> {
+        let path = self.path(&format!("-{number}.svg"))?;
+        fs::write(&path, violation.timeline(self.history))?;
+        Ok(path)
+    }
+
+    /// Writes the calls to a file, in the order in which they were made.
+    fn save(&self) -> Result<PathBuf> {
+        let path = self.path(".jsonl")?;
         let mut file = BufWriter::new(File::create(&path)?);
         let mut calls: Vec<_> = self.history.calls.iter().collect();
         calls.sort_by_key(|call| call.invoked_us);

@@ -60,11 +60,7 @@ granted AS (
 )
 SELECT pg_catalog.concat_ws(' ', '{statement}', $2, coalesce(
     (SELECT pg_catalog.concat_ws(' ', 'granted', expires_at_ms, fence) FROM granted),
-    -- Idempotent: the id that holds the key gets the same grant again.
-    (SELECT CASE WHEN lock_id = $2 THEN pg_catalog.concat_ws(' ', 'granted', expires_at_ms, fence)
-            -- In how many milliseconds this statement would find the lock dead.
-            ELSE pg_catalog.concat_ws(' ', 'locked', greatest(expires_at_ms - ({now_ms} - {tolerance_ms}), 1))
-            END FROM seen WHERE live),
+    (SELECT {live_reply} FROM seen WHERE live),
     (SELECT CASE
         WHEN saved THEN 'again'
         WHEN NOT {in_time} THEN CASE WHEN waited THEN 'waited' ELSE 'again' END

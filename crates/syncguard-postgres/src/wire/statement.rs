@@ -35,10 +35,21 @@ const IN_TIME_AT_ALL: &str = "pg_catalog.clock_timestamp() - pg_catalog.statemen
 /// In acquire's upsert: whether the row that is there may be replaced.
 const DEAD: &str = "lock.expires_at_ms <= excluded.acquired_at_ms - {tolerance_ms}";
 
+/// In acquire: the reply if a live lock was there. Idempotent: the id that holds the key gets the same grant
+/// again. Others get in how many milliseconds this statement would find the lock dead.
+const LIVE_REPLY: &str = "CASE WHEN lock_id = $2 \
+    THEN pg_catalog.concat_ws(' ', 'granted', expires_at_ms, fence) \
+    ELSE pg_catalog.concat_ws(' ', 'locked', greatest(expires_at_ms - ({now_ms} - {tolerance_ms}), 1)) \
+    END";
+
 /// In release: notifies those who wait for a key of the same slot, if anyone does. A caller that waits
 /// holds this lock shared; without one, there is no NOTIFY, with which transactions commit one after the other.
 const WAKE: &str = ", CASE WHEN NOT pg_catalog.pg_try_advisory_xact_lock({class}, {slot}) \
                     THEN pg_catalog.pg_notify('{channel}', ({slot})::pg_catalog.text) END AS woken";
+
+/// In release: commits without a wait for the disk. Only this transaction.
+const COMMIT_LATER: &str =
+    " AND pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL";
 
 /// The slot of a key. Keys that share one cost false alarms; few slots keep the server's lock table small.
 pub(crate) const SLOT: &str = "pg_catalog.hashtext(key) & 1023";
@@ -61,6 +72,8 @@ const RELEASE: &str = include_str!("../sql/release.sql");
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) acquire: Statement,
+    /// The same for a key that is free without question.
+    pub(crate) acquire_free: Statement,
     pub(crate) release: Statement,
     /// The same, and it wakes nobody.
     pub(crate) release_silently: Statement,
@@ -75,13 +88,20 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    pub(crate) fn new(names: &Names) -> Self {
+    pub(crate) fn new(names: &Names, asynchronous_releases: bool) -> Self {
+        let commit = if asynchronous_releases {
+            COMMIT_LATER
+        } else {
+            ""
+        };
+        let release = RELEASE.replace("{commit}", commit);
         let reads = |template| Statement::new(template, names, false);
         let writes = |template| Statement::new(template, names, true);
         Self {
             acquire: writes(include_str!("../sql/acquire.sql")),
-            release: writes(&RELEASE.replace("{wake}", WAKE)),
-            release_silently: writes(&RELEASE.replace("{wake}", "")),
+            acquire_free: writes(include_str!("../sql/acquire_free.sql")),
+            release: writes(&release.replace("{wake}", WAKE)),
+            release_silently: writes(&release.replace("{wake}", "")),
             in_flight: reads(include_str!("../sql/in_flight.sql")),
             extend: writes(include_str!("../sql/extend.sql")),
             is_locked: reads(include_str!("../sql/is_locked.sql")),
@@ -120,6 +140,7 @@ fn fill_in(template: &str, names: &Names) -> String {
         .replace("{in_time}", IN_TIME)
         .replace("{in_time_at_all}", IN_TIME_AT_ALL)
         .replace("{dead}", DEAD)
+        .replace("{live_reply}", LIVE_REPLY)
         .replace("{now_ms}", NOW_MS)
         .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
         .replace("{cleanup_guard_ms}", &CLEANUP_GUARD_MS.to_string())
@@ -179,12 +200,14 @@ mod tests {
     use crate::PostgresOptions;
 
     fn statements(options: PostgresOptions) -> Statements {
-        Statements::new(&options.check().unwrap().names)
+        let settings = options.check().unwrap();
+        Statements::new(&settings.names, settings.asynchronous_releases)
     }
 
-    fn all(statements: &Statements) -> [&Statement; 11] {
+    fn all(statements: &Statements) -> [&Statement; 12] {
         [
             &statements.acquire,
+            &statements.acquire_free,
             &statements.release,
             &statements.release_silently,
             &statements.in_flight,
@@ -220,7 +243,7 @@ mod tests {
             .map(|statement| &statement.name)
             .collect();
         // `in_flight` reads no table.
-        assert_eq!(names.len(), 21);
+        assert_eq!(names.len(), 23);
     }
 
     #[test]
