@@ -1,7 +1,7 @@
 //! `cargo xtask conformance`: the suite on each store, as a matrix and as JSON.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +19,8 @@ use crate::Done;
 use crate::backends::{Backend, Store, chosen, names, obtain_all};
 use crate::tally::Tally;
 
+mod page;
+
 const PROGRESS: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
@@ -31,6 +33,9 @@ pub(crate) struct Options {
     /// Write a JSON report to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Write the report as a page to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Run only the cases whose name contains this text
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -69,21 +74,12 @@ pub(crate) fn run(options: &Options) -> Done {
         ensure!(matches, "no case has `{part}` in its name");
     }
     let stores = obtain_all(&chosen(&options.backend));
-    let tally = run_on(&stores, options.filter.as_deref(), options.report.as_ref())?;
-    println!("{tally}");
-    Ok(tally.verdict())
-}
-
-/// Runs the suite on these stores and prints the matrix.
-pub(crate) fn run_on(
-    stores: &[Store],
-    filter: Option<&str>,
-    report: Option<&PathBuf>,
-) -> Result<Tally> {
-    let runtime = tokio::runtime::Runtime::new()?;
-    let matrix = runtime.block_on(run_suites(stores, filter));
-    print(&matrix);
-    if let Some(path) = report {
+    let matrix = matrix_of(&stores, options.filter.as_deref())?;
+    if let Some(path) = &options.html {
+        fs::write(path, page::page(&matrix))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &options.report {
         let backends = matrix
             .iter()
             .map(|(backend, column)| (backend.name, column));
@@ -94,11 +90,29 @@ pub(crate) fn run_on(
             File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         serde_json::to_writer_pretty(BufWriter::new(file), &document)?;
     }
+    let tally = tally(&matrix);
+    println!("{tally}");
+    Ok(tally.verdict())
+}
+
+/// Runs the suite on these stores and prints the matrix.
+pub(crate) fn run_on(stores: &[Store]) -> Result<Tally> {
+    Ok(tally(&matrix_of(stores, None)?))
+}
+
+fn matrix_of(stores: &[Store], filter: Option<&str>) -> Result<Matrix> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let matrix = runtime.block_on(run_suites(stores, filter));
+    print(&matrix);
+    Ok(matrix)
+}
+
+fn tally(matrix: &Matrix) -> Tally {
     let mut tally = Tally::default();
-    for (_, column) in &matrix {
+    for (_, column) in matrix {
         tally += column.tally();
     }
-    Ok(tally)
+    tally
 }
 
 async fn run_suites(stores: &[Store], filter: Option<&str>) -> Matrix {

@@ -36,7 +36,7 @@ pub(crate) fn all() -> Result<Results> {
             "every clause has a case",
             Tally::of(clauses::check() == Verdict::Passed),
         ),
-        ("conformance", conformance::run_on(&stores, None, None)?),
+        ("conformance", conformance::run_on(&stores)?),
         ("chaos on each store", chaos::run_all(CHAOS_SECONDS)),
     ])
 }
