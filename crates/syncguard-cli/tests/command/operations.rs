@@ -114,6 +114,9 @@ fn the_other_stores_are_set_up_by_the_first_run() {
             stage.outcome(&["run", "k", "--no-wait", "--", "true"]).0,
             75
         );
+        let (code, text) = stage.outcome(&["list", "--raw"]);
+        assert_eq!(code, 0, "{text}");
+        assert!(text.ends_with("  k\n"), "{text}");
         assert_eq!(stage.outcome(&["release", "--force", "k", "--yes"]).0, 0);
         assert_eq!(stage.outcome(&["purge"]).0, 0);
     }
@@ -178,7 +181,7 @@ fn a_release_by_force_leaves_a_lock_that_it_did_not_show() {
 
 #[test]
 fn locks_are_listed() {
-    for stage in [Stage::sqlite()] {
+    for stage in Stage::each() {
         for key in ["deploy:a", "deploy:b", "report", "deploy"] {
             assert_eq!(stage.outcome(&["acquire", key, "--ttl", "10m"]).0, 0);
         }
