@@ -1,6 +1,5 @@
 use std::sync::Arc;
 
-
 use super::Backend;
 
 #[path = "harness/memory.rs"]
