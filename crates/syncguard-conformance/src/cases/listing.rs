@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use syncguard_core::backend::{LockBackend, MAX_PAGE_SIZE};
-use syncguard_core::{LockError, LockId, LockKey};
+use syncguard_core::{LockError, LockId, LockInfoDebug, LockKey};
 
 use super::patterns::PATTERNS;
 use crate::clock::{LIFETIMES, dead_at, take_briefly, too_slow};
@@ -435,7 +435,7 @@ pub async fn it_shows_hashes<H: Harness>(bench: Bench<H>) -> CaseResult {
         return Ok(CANNOT_LIST);
     }
     let expected = hold(&client, &bench.keys("hashed:caf\u{e9}", 5)?).await?;
-    let mut sanitized: Vec<_> = expected.values().map(|lock| lock.sanitized()).collect();
+    let mut sanitized: Vec<_> = expected.values().map(LockInfoDebug::sanitized).collect();
     let (mut shown, mut raw, mut after, mut after_raw) = (Vec::new(), Vec::new(), None, None);
     let locks = client.locks();
     loop {
