@@ -69,7 +69,11 @@ impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
         Self {
             code: code_of(error.code()),
-            message: chain(&error),
+            // What a program calls there, a shell has in another way.
+            message: chain(&error).replace(
+                "run `setup_schema`",
+                "`syncguard run` and `syncguard acquire` create it",
+            ),
             error: Some(error),
             store: None,
         }

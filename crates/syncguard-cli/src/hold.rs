@@ -60,12 +60,15 @@ pub(crate) async fn acquire(
             acquired = &mut acquired => break acquired,
         }
     };
-    let Some(signal) = interrupted else {
-        return acquired.map(|guard| Held::Guard(locks.clone(), guard));
+    let held = match (acquired, interrupted) {
+        (Ok(guard), None) => return Ok(Held::Guard(locks.clone(), guard)),
+        (Err(failure), None) => Err(failure),
+        // Dropped, a guard releases its lock.
+        (_, Some(signal)) => Ok(Held::Interrupted(signal)),
     };
-    drop(acquired);
+    // The store may have granted the key although the attempt failed.
     settle(&locks).await;
-    Ok(Held::Interrupted(signal))
+    held
 }
 
 /// Waits for what is released in the background.

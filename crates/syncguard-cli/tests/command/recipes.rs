@@ -99,6 +99,26 @@ fn the_other_recipes_run() {
 }
 
 #[test]
+fn the_commands_of_systemd_and_kubernetes_run() {
+    let [unit, manifest] = [listings("ini")[0], listings("yaml")[0]];
+    let line = |listing: &'static str, start: &str| -> &'static str {
+        let found = listing
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(start));
+        found.unwrap()
+    };
+    let exec = line(unit, "ExecStart=").replace("/usr/local/bin/", "");
+    let array = line(manifest, "command: [").strip_suffix(']').unwrap();
+    for command in [exec, array.replace(", ", " ")] {
+        let stage = Stage::sqlite();
+        let path = programs(&stage, &["nightly-report"]);
+        let output = by_a_shell(&stage, &path, &command);
+        assert!(output.status.success(), "{command}: {output:?}");
+        assert_eq!(stage.lines("log"), ["nightly-report "]);
+    }
+}
+
+#[test]
 fn the_commands_of_the_page_are_the_programs_own() {
     let stage = Stage::sqlite();
     let path = programs(&stage, &[]);

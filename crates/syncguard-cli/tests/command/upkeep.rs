@@ -84,7 +84,7 @@ fn maintenance_beside_work_removes_no_live_lock() {
             let maintained = scope.spawn(|| {
                 let mut times = 0;
                 while !done.load(Ordering::Relaxed) {
-                    for command in ["purge"] {
+                    for command in ["purge", "list"] {
                         let (code, text) = stage.outcome(&[command]);
                         assert_eq!(code, 0, "{text}");
                     }

@@ -1,6 +1,6 @@
 //! Faults of listings.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use syncguard_core::backend::{
@@ -130,19 +130,19 @@ impl Fault for ShowsTheStorageKey {
     }
 }
 
-/// Shows what was there when it last looked, for a while.
+/// Shows for ever what was there when it first looked.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct IsCached(Arc<Mutex<Option<(KeyPrefix, Vec<LockInfoDebug>)>>>);
+pub(crate) struct IsCached(Arc<Mutex<HashMap<KeyPrefix, Vec<LockInfoDebug>>>>);
 
 impl Fault for IsCached {
     async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
-        let cached = self.0.lock().unwrap().clone();
-        if let Some((prefix, locks)) = cached.filter(|(prefix, _)| prefix == wanted.prefix) {
-            let _ = prefix;
-            return page_of(locks);
-        }
-        let locks = all(store, wanted.prefix).await?;
-        *self.0.lock().unwrap() = Some((wanted.prefix.clone(), locks.clone()));
+        let cached = self.0.lock().unwrap().get(wanted.prefix).cloned();
+        let locks = match cached {
+            Some(locks) => locks,
+            None => all(store, wanted.prefix).await?,
+        };
+        let mut cache = self.0.lock().unwrap();
+        cache.insert(wanted.prefix.clone(), locks.clone());
         page_of(locks)
     }
 }
