@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser as _;
 use clap::builder::PossibleValuesParser;
 
+mod charts;
 mod drive;
 mod firestore;
 mod handover;
@@ -40,6 +41,9 @@ struct Options {
     /// Write all figures to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Draw the figures over the number of tasks into this folder, as SVG
+    #[arg(long, value_name = "FOLDER")]
+    charts: Option<PathBuf>,
     /// Measure only how fast and how evenly one key goes from hand to hand
     #[arg(long)]
     hand_over: bool,
@@ -160,6 +164,9 @@ fn run(options: &Options) -> Result<bool> {
         let measured =
             (store.measure)(&settings).with_context(|| format!("{}: not measured", store.name))?;
         print!("{measured}");
+        if let Some(folder) = &options.charts {
+            charts::draw(&measured, folder)?;
+        }
         eprintln!("    {}: {:.0?}", store.name, started.elapsed());
         report.stores.push(measured);
     }

@@ -11,12 +11,22 @@ fn bench(store: &str) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_syncguard-bench"))
         .args(["--quick", "--backend", store, "--json"])
         .arg(&file)
+        .arg("--charts")
+        .arg(folder.path())
         .output()
         .unwrap();
     let (printed, told) = (output.stdout, String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{store}: {told}");
     let printed = String::from_utf8_lossy(&printed);
     assert!(printed.contains(&format!("### {store}\n")), "{printed}");
+    if store != "sqlite" {
+        let chart = folder.path().join(format!("{store}-extend-rate.svg"));
+        let chart = std::fs::read_to_string(chart).unwrap();
+        assert!(
+            chart.contains("SyncGuard") && chart.contains("<polyline"),
+            "{chart}"
+        );
+    }
     let mut report: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     assert_eq!(report["stores"].as_array().unwrap().len(), 1);
     report["stores"][0].take()
