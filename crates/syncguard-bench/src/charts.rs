@@ -12,13 +12,15 @@ const SIZE: (u32, u32) = (640, 400);
 const OURS: RGBColor = RGBColor(31, 100, 180);
 const LIMIT: RGBColor = RGBColor(130, 130, 130);
 
+type Figure = fn(&Measured) -> Option<f64>;
+
 /// Points: tasks and a figure.
 type Points = Vec<(f64, f64)>;
 
 /// Draws `STORE-OPERATION-rate.svg` and `-p50.svg`, `-p99.svg` of what was measured.
 pub(crate) fn draw(report: &StoreReport, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)?;
-    let figures: [(&str, &str, fn(&Measured) -> Option<f64>); 3] = [
+    let figures: [(&str, &str, Figure); 3] = [
         ("rate", "per second", |measured| measured.per_second),
         ("p50", "p50, µs", |measured| measured.latency?.p50_us),
         ("p99", "p99, µs", |measured| measured.latency?.p99_us),
