@@ -74,7 +74,8 @@ fn chart(
         .margin(12)
         .x_label_area_size(36)
         .y_label_area_size(70)
-        .build_cartesian_2d((1.0..tasks).log_scale(), 0.0..highest * 1.1)?;
+        // Room for the legend.
+        .build_cartesian_2d((1.0..tasks).log_scale(), 0.0..highest * 1.35)?;
     chart
         .configure_mesh()
         .x_desc("tasks")
