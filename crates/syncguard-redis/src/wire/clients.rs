@@ -49,7 +49,7 @@ struct Shared {
 /// A connection and what waits for it.
 struct Link {
     client: Client,
-    gate: Gate,
+    gate: Arc<Gate>,
 }
 
 /// fred's own task, which holds a client and would outlive all others. It ends with this value.
@@ -99,10 +99,9 @@ impl Clients {
                 timeout,
             )))
         });
-        let gate = Gate::default;
         let link = |client| Link {
             client,
-            gate: gate(),
+            gate: Arc::default(),
         };
         Self(Arc::new(Shared {
             links: clients.into_iter().map(link).collect(),
@@ -153,10 +152,10 @@ impl Clients {
         }
         match link.gate.admit(call) {
             Admission::Direct(call, _direct) => self.send_script(&link.client, call).await,
-            Admission::Gathered { pending, no_driver } => {
-                if no_driver {
+            Admission::Gathered { pending, driver } => {
+                if let Some(driver) = driver {
                     let runtime = Handle::try_current().map_err(|_| CommandError::NO_RUNTIME)?;
-                    drop(runtime.spawn(self.clone().drive(index)));
+                    drop(runtime.spawn(self.clone().drive(index, driver)));
                 }
                 pending.reply().await
             }
@@ -164,11 +163,10 @@ impl Clients {
     }
 
     /// Sends the operations that wait at a gate, until there are none.
-    async fn drive(self, index: usize) {
+    async fn drive(self, index: usize, mut driver: Driver) {
         let Ok(link) = self.link(index) else {
             return;
         };
-        let mut driver = Driver::new(&link.gate);
         // Sent in the order in which they are pushed.
         let mut calls = FuturesUnordered::new();
         loop {

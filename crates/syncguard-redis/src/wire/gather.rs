@@ -1,7 +1,7 @@
 //! [`Gate`]: operations that are pending at the same time on one connection travel together.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fred::error::{Error, ErrorKind};
 use fred::types::Value;
@@ -87,10 +87,10 @@ struct Waiting {
 pub(crate) enum Admission<'a> {
     /// By its caller: the connection is free.
     Direct(Call, Direct<'a>),
-    /// With others, by the driver. The caller spawns one if there is `no_driver`.
+    /// With others, by the driver. The caller spawns a task for the one that it gets.
     Gathered {
         pending: Pending<'a>,
-        no_driver: bool,
+        driver: Option<Driver>,
     },
 }
 
@@ -109,7 +109,7 @@ impl Gate {
     }
 
     /// Admits a call, in order of arrival.
-    pub(crate) fn admit(&self, call: Call) -> Admission<'_> {
+    pub(crate) fn admit(self: &Arc<Self>, call: Call) -> Admission<'_> {
         let mut state = self.lock();
         // The driver does not wait for these: a caller need not poll its call.
         if !state.is_driven && state.direct < CALLS_IN_FLIGHT {
@@ -129,10 +129,14 @@ impl Gate {
             call,
             reply,
         });
-        let no_driver = !std::mem::replace(&mut state.is_driven, true);
+        let driver = (!state.is_driven).then(|| Driver {
+            gate: Arc::clone(self),
+            is_done: false,
+        });
+        state.is_driven = true;
         drop(state);
         self.arrival.notify_one();
-        Admission::Gathered { pending, no_driver }
+        Admission::Gathered { pending, driver }
     }
 
     /// Removes an operation that still waits.
@@ -171,18 +175,13 @@ fn no_reply(kind: ErrorKind) -> CommandError {
     Error::new(kind, "no reply to a call of several operations").into()
 }
 
-/// Sends what waits at a gate. There is one at most.
-pub(crate) struct Driver<'a> {
-    gate: &'a Gate,
+/// Sends what waits at a gate, as long as something does. A gate has one at most.
+pub(crate) struct Driver {
+    gate: Arc<Gate>,
     is_done: bool,
 }
 
-impl<'a> Driver<'a> {
-    pub(crate) fn new(gate: &'a Gate) -> Self {
-        let is_done = false;
-        Self { gate, is_done }
-    }
-
+impl Driver {
     /// The operations of the next call. If there are none and no call is in flight, the driver is done.
     pub(crate) fn next(&mut self, in_flight: usize) -> Option<Batch> {
         let mut state = self.gate.lock();
@@ -220,9 +219,9 @@ impl<'a> Driver<'a> {
     }
 }
 
-impl Drop for Driver<'_> {
+impl Drop for Driver {
     fn drop(&mut self) {
-        // Its runtime has ended.
+        // Its runtime has ended, maybe before its task began.
         if !self.is_done {
             let mut state = self.gate.lock();
             state.is_driven = false;
@@ -304,4 +303,40 @@ fn own_reply(reply: Value) -> Reply {
     error.map_or(Ok(reply), |error| {
         Err(Error::new(ErrorKind::Unknown, error).into())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::wire::script::READ_KEY;
+
+    const FAR: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_driver_that_never_ran_leaves_nothing_behind() {
+        let gate = Arc::new(Gate::default());
+        let call = || Call::new(&READ_KEY, ["k".to_owned()], [], Instant::now() + FAR);
+        let mut direct = Vec::new();
+        let (pending, driver) = loop {
+            match gate.admit(call()) {
+                Admission::Direct(_, one) => direct.push(one),
+                Admission::Gathered { pending, driver } => break (pending, driver),
+            }
+        };
+        // As a runtime that shuts down does with a task.
+        drop(driver.unwrap());
+        let error = pending.reply().await.unwrap_err();
+        assert!(error.was_not_sent());
+        // The next one gets a driver.
+        let next = gate.admit(call());
+        assert!(matches!(
+            next,
+            Admission::Gathered {
+                driver: Some(_),
+                ..
+            }
+        ));
+    }
 }
