@@ -81,7 +81,7 @@ pub(crate) struct OutputArgs {
     /// Print JSON, one object a line; messages on standard error, too
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Print keys and lock ids, not their hashes. Whoever has a lock id can release the lock
+    /// Print keys and lock ids, not their hashes. A lock id is the permission to release the lock
     #[arg(long, global = true)]
     pub(crate) raw: bool,
 }

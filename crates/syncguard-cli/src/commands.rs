@@ -49,7 +49,7 @@ pub(crate) async fn acquire(args: &HoldArgs, store: &Store, output: Output) -> R
         "fence": guard.fence(),
         "expiresAtMs": guard.expires_at_ms(),
     });
-    match output.result(guard.lock_id().as_str(), &value) {
+    match output.result_that_is_needed(guard.lock_id().as_str(), &value) {
         Ok(()) => drop(guard.detach()),
         Err(failure) => {
             // Nobody knows the id.

@@ -130,7 +130,7 @@ async fn contend(
     })
 }
 
-/// Says whom the wait is for. If the store does not know, the wait goes on.
+/// Prints the age and the end of the lease that it waits for. If the store does not know, the wait goes on.
 async fn announce(locks: &Locks, key: &LockKey, wait: Duration, output: Output) {
     let Ok(Some(lock)) = locks.get_by_key_raw(key).await else {
         return;

@@ -34,11 +34,24 @@ impl Output {
 
     /// Prints the result of a command: a text for people, or a value for programs.
     pub(crate) fn result(self, text: &str, value: &impl Serialize) -> Result<(), Failure> {
+        written(self.write(text, value))
+    }
+
+    /// The same, and a reader that is gone is an error.
+    pub(crate) fn result_that_is_needed(
+        self,
+        text: &str,
+        value: &impl Serialize,
+    ) -> Result<(), Failure> {
+        self.write(text, value).map_err(|error| not_written(&error))
+    }
+
+    fn write(self, text: &str, value: &impl Serialize) -> io::Result<()> {
         let line = match self.json {
-            true => serde_json::to_string(value).map_err(io::Error::from),
-            false => Ok(text.to_owned()),
+            true => serde_json::to_string(value)?,
+            false => text.to_owned(),
         };
-        written(line.and_then(|line| writeln!(io::stdout(), "{line}")))
+        writeln!(io::stdout(), "{line}")
     }
 
     /// A message on standard error. If nobody reads it, the work goes on.
@@ -136,12 +149,14 @@ pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
 fn written(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         // The reader has had enough, as `head` has.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            let message = format!("cannot write to standard output: {error}");
-            Err(Failure::new(exit::INTERNAL, message))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(not_written(&error)),
         _ => Ok(()),
     }
+}
+
+fn not_written(error: &io::Error) -> Failure {
+    let message = format!("cannot write to standard output: {error}");
+    Failure::new(exit::INTERNAL, message)
 }
 
 /// Since when a lock is held, as far as this machine's clock agrees with the store's.

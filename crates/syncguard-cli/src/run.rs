@@ -125,8 +125,8 @@ async fn supervise(
                 child.tell_to_end();
                 kill_at = Instant::now().checked_add(grace);
                 let text = format!(
-                    "the lease on {} is lost: someone else may hold the key. The command was told to \
-                     end, and is killed in {}",
+                    "the lease on {} is lost: someone else may hold the key. syncguard sent TERM to \
+                     the command and sends KILL in {}",
                     output.key(guard.key()),
                     duration::show(grace)
                 );

@@ -84,7 +84,7 @@ impl Store {
         }
     }
 
-    /// Ignored, an option would have another store asked than the applications use.
+    /// Ignoring an option would query another store than the applications use.
     fn refuse_foreign_options(&self) -> Result<(), Failure> {
         let StoreArgs {
             store: _,

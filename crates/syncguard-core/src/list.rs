@@ -214,7 +214,7 @@ pub struct LockPage<T> {
 /// Where a page of a listing ended. Pass it to [`ListLocks::after`].
 ///
 /// It belongs to the [`Locks`] that gave it, with its clones and observed handles, and to the prefix of its
-/// listing. It holds no resource of the store, and may be kept for as long as one likes.
+/// listing. It holds no resource of the store, and does not expire.
 #[derive(Clone)]
 pub struct ListCursor {
     store: u64,

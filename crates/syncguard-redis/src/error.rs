@@ -51,7 +51,7 @@ impl CommandError {
     };
     pub(crate) const RUNTIME_ENDED: Self = Self::NotSent {
         code: ErrorCode::ServiceUnavailable,
-        message: "the Tokio runtime of another caller ended, which was to send the command; try again",
+        message: "the Tokio runtime that was to send the command ended; retry",
     };
     pub(crate) const CONNECTION_ENDED: Self = Self::NotSent {
         // Not to be repeated: it does not come back.

@@ -50,7 +50,8 @@
 //! which looks at 100 to 500 entries of the database, whatever they are, and reads the locks among them. So a whole
 //! listing looks at every entry of the database, or of the cluster's node, fence counters included: a million
 //! of them take thousands of pages. A prefix makes the pages smaller, not fewer. A lock may be listed again on a
-//! later page, as `SCAN` has it. While a cluster moves the slot, a listing can miss locks.
+//! later page, as `SCAN` has it. While a cluster moves the slot, or
+//! after a restart or failover between two pages, a listing can miss locks.
 //!
 //! # After the expiry
 //!

@@ -6,14 +6,22 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal,
+    test_kill_process_group,
+};
 
 use super::shim::SELF;
 
 /// The first argument of the guard.
 pub(super) const NAME: &str = "__guard";
+
+/// How often the guard looks whether the command's group is gone.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The argument of a guard that kills the command's whole group.
 const GROUP: &str = "group";
@@ -62,11 +70,27 @@ pub(super) fn guard(mut arguments: ArgsOs) -> Option<()> {
     if is_dismissed {
         return None;
     }
-    thread::sleep(grace);
-    let killed = pidfd_send_signal(&process, Signal::KILL);
-    if killed.is_ok() && has_own_group {
-        // It was there a moment ago, so its number is its group's still.
-        let _ = kill_process_group(pid, Signal::KILL);
+    if !has_own_group {
+        thread::sleep(grace);
+        return pidfd_send_signal(&process, Signal::KILL).ok();
     }
-    Some(())
+    // The command was there a moment ago, and while its group has members, no other process gets its number.
+    let ends = Instant::now() + grace;
+    let mut told = false;
+    while Instant::now() < ends {
+        // The system told the command alone. If that ended it, its children are still to be told.
+        if !told && has_ended(&process) {
+            told = true;
+            kill_process_group(pid, Signal::TERM).ok()?;
+            let _ = kill_process_group(pid, Signal::CONT);
+        }
+        thread::sleep(LOOK.min(grace));
+        test_kill_process_group(pid).ok()?;
+    }
+    kill_process_group(pid, Signal::KILL).ok()
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut descriptors = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut descriptors, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }

@@ -35,7 +35,7 @@ pub(super) fn shim(mut arguments: ArgsOs) -> u8 {
     let [program, rest @ ..] = &command[..] else {
         return exit::USAGE;
     };
-    // Without it, the command would not be told, and work as well otherwise.
+    // Without it, the command gets no TERM. All else works.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
     let is_alive =
         getppid().is_some_and(|pid| parent == OsString::from(pid.as_raw_nonzero().to_string()));

@@ -18,6 +18,10 @@ const STUBBORN: &str = "trap 'echo TERM >> log' TERM; echo $$ > pid; \
                         (trap '' HUP TERM; exec sleep 1000) & echo $! > child; echo ready >> log; \
                         while :; do sleep 0.05; done";
 
+/// Ends by TERM, and its child only when it is told as well.
+const ORPHANING: &str = "(trap 'echo TERM >> log; exit 0' TERM; echo ready >> log; \
+                         while :; do sleep 0.05; done) & wait";
+
 fn release_by_force(stage: &Stage) {
     let (code, text) = stage.outcome(&["release", "--force", "k", "--yes"]);
     assert_eq!(code, 0, "{text}");
@@ -97,6 +101,19 @@ fn a_command_whose_wrapper_was_killed_is_killed_with_its_group_after_the_grace()
             let pid = stage.lines(name).concat();
             eventually("the end of the group", || !runs(&pid));
         }
+        assert_eq!(stage.lines("log"), ["ready", "TERM"]);
+    }
+}
+
+#[test]
+fn the_children_of_a_command_that_dies_with_its_wrapper_are_told_at_once() {
+    for stage in Stage::each() {
+        let options = ["--ttl", "10m", "--grace", "10m"];
+        let mut syncguard = stage.start_script("k", &options, ORPHANING);
+        stage.wait_for("log", "ready");
+        syncguard.signal(Signal::KILL);
+        syncguard.end();
+        stage.wait_for("log", "TERM");
         assert_eq!(stage.lines("log"), ["ready", "TERM"]);
     }
 }

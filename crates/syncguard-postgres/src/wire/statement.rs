@@ -72,7 +72,7 @@ const RELEASE: &str = include_str!("../sql/release.sql");
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) acquire: Statement,
-    /// The same for a key that is free without question.
+    /// The same for a key without a row and without a queue.
     pub(crate) acquire_free: Statement,
     pub(crate) release: Statement,
     /// The same, and it wakes nobody.

@@ -38,6 +38,8 @@ struct Shared {
     options: Options,
     /// The connection of a client that the backend itself made.
     connection: Option<Connection>,
+    /// The runtime that it was made in, which it needs.
+    home: Option<Handle>,
     /// Watches that connection.
     watching: Option<Watching>,
     /// Attempts to leave a server that turned out to be the wrong one.
@@ -107,6 +109,7 @@ impl Clients {
             links: clients.into_iter().map(link).collect(),
             timeout,
             options,
+            home: connection.as_ref().and(Handle::try_current().ok()),
             connection,
             watching,
             departures: Pace::default(),
@@ -150,15 +153,24 @@ impl Clients {
         if call.script.part.is_none() {
             return self.send_script(&link.client, call).await;
         }
+        let runtime = self.driving_runtime()?;
         match link.gate.admit(call) {
             Admission::Direct(call, _direct) => self.send_script(&link.client, call).await,
             Admission::Gathered { pending, driver } => {
                 if let Some(driver) = driver {
-                    let runtime = Handle::try_current().map_err(|_| CommandError::NO_RUNTIME)?;
                     drop(runtime.spawn(self.clone().drive(index, driver)));
                 }
                 pending.reply().await
             }
+        }
+    }
+
+    /// Where drivers run. On a caller's runtime, a driver would stand still while nothing polls that one: a
+    /// thread may have it for its own calls.
+    fn driving_runtime(&self) -> Result<Handle, CommandError> {
+        match &self.0.home {
+            Some(home) => Ok(home.clone()),
+            None => Handle::try_current().map_err(|_| CommandError::NO_RUNTIME),
         }
     }
 
@@ -188,37 +200,42 @@ impl Clients {
     }
 
     async fn send_batch(&self, client: &Client, mut batch: Batch) {
-        let Some(call) = batch.call() else {
+        let Some(deadline) = batch.last_deadline() else {
             return;
         };
-        let deadline = call.deadline;
-        let reply = self.send_script(client, call).await;
+        let values = batch.values(|script| script.digest.clone());
+        let mut reply = self.send(client, "EVALSHA", values, deadline).await;
+        if reply.as_ref().is_err_and(CommandError::is_noscript) {
+            // The release of a caller that is gone may be ahead by now.
+            batch.keep_awaited();
+            let Some(deadline) = batch.last_deadline() else {
+                return;
+            };
+            let values = batch.values(|script| script.source.clone());
+            reply = self.send(client, "EVAL", values, deadline).await;
+        }
         let replies = batch.split(reply);
-        // A call as a whole does not fail where an operation does.
-        let wrong = |error: &CommandError| error.is_from_wrong_server(self.are_clustered());
-        if replies.iter().any(|reply| reply.as_ref().is_err_and(wrong)) {
-            self.leave(client, deadline).await;
+        // The call as a whole succeeds where an operation in it fails.
+        if let Some(deadline) = batch.first_deadline() {
+            for reply in &replies {
+                self.leave_if_wrong(client, reply, deadline).await;
+            }
         }
         batch.answer(replies);
     }
 
     async fn send_script(&self, client: &Client, call: Call) -> Reply {
-        let Call {
-            script,
-            mut values,
-            deadline,
-        } = call;
-        match self.send(client, "EVALSHA", values.clone(), deadline).await {
+        let deadline = call.deadline;
+        let values = call.values.clone();
+        let mut reply = self.send(client, "EVALSHA", values, deadline).await;
+        if reply.as_ref().is_err_and(CommandError::is_noscript) {
             // EVAL also loads the script, on the node that needs it, with no further permission and
             // no further round trip.
-            Err(error) if error.is_noscript() => {
-                if let Some(digest) = values.first_mut() {
-                    *digest = script.source.clone().into();
-                }
-                self.send(client, "EVAL", values, deadline).await
-            }
-            reply => reply,
+            let values = call.values_by(|script| script.source.clone());
+            reply = self.send(client, "EVAL", values, deadline).await;
         }
+        self.leave_if_wrong(client, &reply, deadline).await;
+        reply
     }
 
     /// Sends one command that belongs to no lock. On a cluster it goes to the node that has all of
@@ -232,7 +249,9 @@ impl Clients {
         let asking = async {
             let _in_flight = self.admit()?;
             let client = self.client("")?;
-            self.send(client, command, arguments, deadline).await
+            let reply = self.send(client, command, arguments, deadline).await;
+            self.leave_if_wrong(client, &reply, deadline).await;
+            reply
         };
         let reply = asking.await;
         self.fairly(reply).await
@@ -278,18 +297,17 @@ impl Clients {
             reply
         };
         let reply = SpawnOnDrop::new(runtime, call).await;
-        let reply = reply.map_err(CommandError::from);
-        let wrong = |error: &CommandError| error.is_from_wrong_server(self.are_clustered());
-        if reply.as_ref().is_err_and(wrong) {
-            self.leave(client, deadline).await;
-        }
-        reply
+        reply.map_err(CommandError::from)
     }
 
-    /// Reconnects, since the address may lead to the new primary by now. Waits for it, so that the next
+    /// If the wrong server replied, reconnects, since the address may lead to the new primary by now. Waits for it, so that the next
     /// call finds a connection, but not for long: the caller has its answer.
-    async fn leave(&self, client: &Client, deadline: Instant) {
-        if self.0.connection.is_some() && self.0.departures.is_due() {
+    async fn leave_if_wrong(&self, client: &Client, reply: &Reply, deadline: Instant) {
+        let wrong = |error: &CommandError| error.is_from_wrong_server(self.are_clustered());
+        if reply.as_ref().is_err_and(wrong)
+            && self.0.connection.is_some()
+            && self.0.departures.is_due()
+        {
             let now = Instant::now();
             let patience = deadline.saturating_duration_since(now) / 2;
             let patience = patience.min(LONGEST_DEPARTURE);

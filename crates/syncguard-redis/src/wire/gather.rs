@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use fred::bytes_utils::Str;
 use fred::error::{Error, ErrorKind};
 use fred::types::Value;
 use tokio::sync::{Notify, oneshot};
@@ -48,6 +49,15 @@ impl Call {
             values,
             deadline,
         }
+    }
+
+    /// What `EVALSHA` takes by the digest of the script, `EVAL` by its source.
+    pub(crate) fn values_by(&self, script: impl Fn(&Script) -> Str) -> Vec<Value> {
+        let mut values = self.values.clone();
+        if let Some(first) = values.first_mut() {
+            *first = script(self.script).into();
+        }
+        values
     }
 
     fn bytes(&self) -> usize {
@@ -142,10 +152,10 @@ impl Gate {
     /// Removes an operation that still waits.
     fn withdraw(&self, ticket: u64) -> bool {
         let mut state = self.lock();
-        let place = state.waiting.iter().position(|each| each.ticket == ticket);
-        place
-            .and_then(|place| state.waiting.remove(place))
-            .is_some()
+        let place = state
+            .waiting
+            .binary_search_by_key(&ticket, |each| each.ticket);
+        place.is_ok_and(|place| state.waiting.remove(place).is_some())
     }
 }
 
@@ -158,7 +168,7 @@ pub(crate) struct Pending<'a> {
 }
 
 impl Pending<'_> {
-    /// Its reply. Dropped before it was sent, it never is.
+    /// Its reply. If this is dropped before the driver sends the operation, the driver never does.
     pub(crate) async fn reply(self) -> Reply {
         tokio::select! {
             biased;
@@ -240,37 +250,59 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The call that carries them: an operation's own if it is alone.
-    pub(crate) fn call(&mut self) -> Option<Call> {
-        if self.calls.len() < 2 {
-            return self.calls.pop();
+    /// The last deadline: each caller watches its own.
+    pub(crate) fn last_deadline(&self) -> Option<Instant> {
+        self.calls.iter().map(|call| call.deadline).max()
+    }
+
+    pub(crate) fn first_deadline(&self) -> Option<Instant> {
+        self.calls.iter().map(|call| call.deadline).min()
+    }
+
+    /// What `EVALSHA` or `EVAL` takes for all of them. One alone is a call of its own script.
+    pub(crate) fn values(&self, script: impl Fn(&Script) -> Str) -> Vec<Value> {
+        if let [call] = &self.calls[..] {
+            return call.values_by(script);
         }
-        let calls = std::mem::take(&mut self.calls);
-        // Each caller watches its own deadline.
-        let deadline = calls.iter().map(|call| call.deadline).max()?;
-        let mut letters = String::with_capacity(calls.len());
+        let mut letters = String::with_capacity(self.calls.len());
         let (mut keys, mut arguments) = (Vec::new(), Vec::new());
-        for call in calls {
-            let Part {
+        for call in &self.calls {
+            let Some(Part {
                 letter,
                 keys: count,
-            } = call.script.part?;
+            }) = call.script.part
+            else {
+                continue;
+            };
             letters.push(letter);
-            let mut values = call.values.into_iter().skip(2);
+            let mut values = call.values.iter().skip(2).cloned();
             keys.extend(values.by_ref().take(count));
             arguments.push(values.next().unwrap_or_else(|| "".into()));
         }
         let mut values = Vec::with_capacity(3 + keys.len() + arguments.len());
-        values.push(GATHERED.digest.clone().into());
+        values.push(script(&GATHERED).into());
         values.push(Value::from(keys.len().to_string()));
         values.append(&mut keys);
         values.push(letters.into());
         values.append(&mut arguments);
-        Some(Call {
-            script: &GATHERED,
-            values,
-            deadline,
-        })
+        values
+    }
+
+    /// Keeps those that somebody waits for, and whose deadline has not passed. Call it only if none was run.
+    pub(crate) fn keep_awaited(&mut self) {
+        let now = Instant::now();
+        let (calls, replies) = (
+            std::mem::take(&mut self.calls),
+            std::mem::take(&mut self.replies),
+        );
+        for (call, reply) in calls.into_iter().zip(replies) {
+            if call.deadline <= now {
+                let _ = reply.send(Err(CommandError::PAST_DEADLINE));
+            } else if !reply.is_closed() {
+                self.calls.push(call);
+                self.replies.push(reply);
+            }
+        }
     }
 
     /// The reply to each operation.
