@@ -226,6 +226,33 @@ async fn scripts_that_the_server_forgot_are_loaded_again() {
     }
 }
 
+/// The release of a caller that is gone may be ahead by then.
+#[tokio::test]
+async fn a_forgotten_script_is_not_sent_again_for_callers_that_are_gone() {
+    let server = RedisServer::start().unwrap();
+    let proxy = FaultProxy::start(server.port()).unwrap();
+    let backend = RedisBackend::connect(&format!("redis://{}", proxy.address()))
+        .await
+        .unwrap();
+    let raw = Raw::connect(&server.url()).await;
+    let [gone, kept] = ids();
+    proxy.set(Faults::HOLD_REPLIES);
+    let busy = join_all((0..BUSY).map(|_| backend.is_key_locked("busy")));
+    let abandoned = async {
+        let acquire = backend.acquire_for("gone", &gone, secs(600));
+        let outcome = tokio::time::timeout(Duration::from_millis(300), acquire).await;
+        assert!(outcome.is_err(), "its reply is held");
+        proxy.set(Faults::NONE);
+    };
+    let (_, (), kept) = tokio::join!(
+        busy,
+        abandoned,
+        backend.acquire_for("kept", &kept, secs(600))
+    );
+    assert!(acquired(&kept), "{kept:?}");
+    assert!(raw.get("syncguard:gone").await.is_none());
+}
+
 /// Redis refuses an acquire while its memory is full. Behind a write of another operation it does not.
 #[tokio::test]
 async fn full_memory_refuses_an_acquire_or_grants_all_of_it() {
@@ -301,6 +328,7 @@ async fn a_lost_reply_leaves_each_operation_unknown_and_the_locks_are_released()
         })
         .await;
         proxy.reset_all();
+        eventually("the connection is reset", async || proxy.struck().reset > 0).await;
         proxy.set(Faults::NONE);
     };
     let (outcomes, ()) = tokio::join!(together(&backend, attempts.into()), cut);
