@@ -10,9 +10,9 @@ use syncguard_core::backend::{
     ListPage, ListPosition, ListRequest, LockBackend, Lookup, LookupRequest, PurgeRequest,
     ReleaseRequest, Watch, WatchRequest,
 };
+use syncguard_core::list::KeyPrefix;
 use syncguard_core::{
-    ErrorCode, ExtendResult, KeyPrefix, LockError, LockId, LockInfoDebug, LockKey, Locks,
-    ReleaseResult, Ttl,
+    ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, LockKey, Locks, ReleaseResult, Ttl,
 };
 use tokio::time::{Instant, timeout_at};
 

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use syncguard_core::backend::{ListPage, LockBackend};
-use syncguard_core::{KeyPrefix, LockInfoDebug, LockKey};
+use syncguard_core::list::KeyPrefix;
+use syncguard_core::{LockInfoDebug, LockKey};
 
 use crate::outcome::{require, same, step};
 use crate::{Bench, Client, Failure, Harness, Outcome};

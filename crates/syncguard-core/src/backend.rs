@@ -44,7 +44,7 @@ pub use crate::time::{TIME_TOLERANCE_MS, is_live, redis_server_time_ms};
 /// Default of [`operation_timeout`](crate::LocksBuilder::operation_timeout).
 pub const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The greatest [page size](crate::ListLocks::page_size) of a listing.
+/// The greatest [page size](crate::list::ListLocks::page_size) of a listing.
 pub const MAX_PAGE_SIZE: u32 = 1_000;
 
 /// A store of locks: typed calls, each one atomic step in the store.

@@ -11,10 +11,11 @@ use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, ExtendRequest, LockBackend, LookupRequest,
     ReleaseRequest, TimeAuthority,
 };
+use syncguard_core::list::KeyPrefix;
 use syncguard_core::observe::{Observer, Operation, OperationEnd, OperationOutcome};
 use syncguard_core::{
-    CancellationToken, ErrorCode, ExtendResult, Fence, KeyPrefix, LockError, LockGuard,
-    LockInfoDebug, LockKey, Locks, ReleaseResult,
+    CancellationToken, ErrorCode, ExtendResult, Fence, LockError, LockGuard, LockInfoDebug,
+    LockKey, Locks, ReleaseResult,
 };
 use syncguard_memory::MemoryBackend;
 

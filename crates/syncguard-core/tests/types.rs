@@ -8,15 +8,15 @@ use syncguard_core::backend::{
     LookupRequest, NoFence, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter,
     TimeAuthority,
 };
+use syncguard_core::list::{KeyPrefix, ListCursor, ListLocks, LockPage};
 use syncguard_core::observe::{
     ClockSkew, Operation, OperationEnd, OperationOutcome, ReclaimEnd, ReclaimResult,
     ReleaseFailure, ReleaseStage, WaitEnd, WaitOutcome, WaitStart, WaitSummary,
 };
 use syncguard_core::{
-    Attempt, AutoExtend, Backoff, ErrorCode, ExtendResult, Fence, Finding, HashId, Jitter,
-    KeyPrefix, Lease, ListCursor, ListLocks, LockError, LockGuard, LockId, LockInfo, LockInfoDebug,
-    LockKey, LockOptions, LockPage, LockRequest, Locks, LocksBuilder, Receipt, ReleaseResult,
-    Request, Severity, TryLockRequest, Ttl,
+    Attempt, AutoExtend, Backoff, ErrorCode, ExtendResult, Fence, Finding, HashId, Jitter, Lease,
+    LockError, LockGuard, LockId, LockInfo, LockInfoDebug, LockKey, LockOptions, LockRequest,
+    Locks, LocksBuilder, Receipt, ReleaseResult, Request, Severity, TryLockRequest, Ttl,
 };
 use syncguard_memory::{ManualClock, MemoryBackend};
 

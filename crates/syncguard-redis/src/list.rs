@@ -2,7 +2,8 @@
 
 use fred::types::Value;
 use syncguard_core::backend::{ListPage, ListPosition, ListRequest, redis_server_time_ms};
-use syncguard_core::{ErrorCode, KeyPrefix, LockError, LockInfoDebug};
+use syncguard_core::list::KeyPrefix;
+use syncguard_core::{ErrorCode, LockError, LockInfoDebug};
 
 use crate::error::MISSING_PERMISSION;
 use crate::names::Names;

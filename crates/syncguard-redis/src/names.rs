@@ -1,7 +1,8 @@
 //! [`Names`]: what locks, indexes and fence counters are called in Redis.
 
 use syncguard_core::backend::{make_fence_key, make_storage_key};
-use syncguard_core::{KeyPrefix, LockError, LockId, LockKey};
+use syncguard_core::list::KeyPrefix;
+use syncguard_core::{LockError, LockId, LockKey};
 
 /// Longest storage key in bytes, [`STORAGE_KEY_RESERVE`] included, as the SyncGuard specification sets
 /// it for Redis. Redis itself would allow far longer ones.

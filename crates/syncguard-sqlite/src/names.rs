@@ -3,7 +3,8 @@
 use std::fmt;
 
 use syncguard_core::backend::{MAX_KEY_LENGTH_BYTES, make_fence_key, make_storage_key};
-use syncguard_core::{KeyPrefix, LockError, LockKey};
+use syncguard_core::list::KeyPrefix;
+use syncguard_core::{LockError, LockKey};
 
 /// Longest storage key in bytes; a longer one is shortened to a hash. The same as in PostgreSQL, so that
 /// a table can move there.

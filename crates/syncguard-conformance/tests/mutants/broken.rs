@@ -13,9 +13,9 @@ use syncguard_core::backend::{
     ListPage, ListPosition, ListRequest, LockBackend, Lookup, LookupRequest, PurgeRequest,
     ReleaseRequest, Watch, WatchRequest,
 };
+use syncguard_core::list::KeyPrefix;
 use syncguard_core::{
-    ErrorCode, ExtendResult, Fence, KeyPrefix, LockError, LockId, LockInfoDebug, LockKey,
-    ReleaseResult, Ttl,
+    ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl,
 };
 use syncguard_memory::MemoryBackend;
 use tokio::time::Instant;

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use syncguard_core::backend::{
     AcquireResult, ListPage, ListPosition, MAX_PAGE_SIZE, TIME_TOLERANCE_MS,
 };
-use syncguard_core::{KeyPrefix, LockId, LockInfoDebug, LockKey, Ttl};
+use syncguard_core::list::KeyPrefix;
+use syncguard_core::{LockId, LockInfoDebug, LockKey, Ttl};
 
 use crate::broken::{Answer, Ask, Fault, Store, Wanted, now_ms};
 

@@ -3,7 +3,8 @@
 use tokio::time::Instant;
 
 use crate::backend::ListPosition;
-use crate::{KeyPrefix, LockId, LockKey, Ttl};
+use crate::list::KeyPrefix;
+use crate::{LockId, LockKey, Ttl};
 
 /// How a lock is looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use syncguard_core::{ErrorCode, ListCursor, LockError, Locks, LocksBuilder};
+use syncguard_core::list::ListCursor;
+use syncguard_core::{ErrorCode, LockError, Locks, LocksBuilder};
 use syncguard_testkit::Faults;
 
 use crate::steps::{BEFORE_LONG, LONG, acquire, eventually, is_outage, release};
