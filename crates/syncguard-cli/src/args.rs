@@ -125,7 +125,8 @@ pub(crate) enum OnStore {
     /// reached for a whole TTL or someone released the lock by force, the command gets TERM, and KILL after
     /// the grace.
     #[command(
-        after_help = "Example: syncguard run backup --no-wait -- /usr/local/bin/backup --all"
+        after_help = "Example: syncguard run backup --no-wait -- /usr/local/bin/backup --all\n\
+                      Exit codes: `syncguard --help` lists them."
     )]
     Run(RunArgs),
     /// Show who holds a key, or what a lock id holds
@@ -162,7 +163,7 @@ pub(crate) struct HoldArgs {
     /// What to lock: any text of at most 512 bytes
     #[arg(value_name = "KEY")]
     pub(crate) key: String,
-    /// How long the lease lasts unless it is renewed, so how long a dead holder blocks the key
+    /// How long the lease lasts unless it is renewed, so how long a dead holder blocks the key: 30s, 5m, 1h30m
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse)]
     pub(crate) ttl: Duration,
     /// How long to wait for the key: a duration, or `forever`
@@ -190,6 +191,9 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) hold: HoldArgs,
     /// How long the command may take to end once the lease is lost
+    ///
+    /// If `syncguard` itself is killed, the key is free when the TTL has passed, and the command may run for the
+    /// grace: keep the grace below the TTL.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     pub(crate) grace: Duration,
     /// The command and its arguments

@@ -37,6 +37,11 @@ pub(crate) async fn status(
 }
 
 pub(crate) async fn acquire(args: &HoldArgs, store: &Store, output: Output) -> Result<u8, Failure> {
+    if args.conflict_exit_code == 0 {
+        return Err(Failure::usage(
+            "`--conflict-exit-code 0` is for `run`: a script could not tell that `acquire` got no lock",
+        ));
+    }
     let mut signals = Signals::listen()?;
     let (locks, guard) = match hold::acquire(args, false, store, &mut signals, output).await? {
         Held::Guard(locks, guard) => (locks, guard),

@@ -55,7 +55,14 @@ impl Store {
     pub(crate) fn named(options: &StoreArgs) -> Result<Self, Failure> {
         let variable = || env::var(VARIABLE).ok();
         let url = options.store.clone().or_else(variable);
-        let place = match url.filter(|url| !url.is_empty()) {
+        let place = match url {
+            // A variable that a script forgot to set: in the default store it would exclude nobody.
+            Some(url) if url.is_empty() => {
+                return Err(Failure::usage(format!(
+                    "the store is an empty text; give its URL by `--store` or {VARIABLE}, or unset {VARIABLE} for \
+                     the default store"
+                )));
+            }
             Some(url) => Place::of_url(&url)?,
             None => Place::Sqlite(users_own()?),
         };

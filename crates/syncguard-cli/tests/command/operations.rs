@@ -273,7 +273,7 @@ fn the_default_store_is_in_the_users_state_folder() {
     for (state, folder) in [(None, inside), (Some(&xdg), xdg.clone())] {
         let mut command = stage.command(&["run", "k", "--", "true"]);
         command
-            .env("SYNCGUARD_STORE", "")
+            .env_remove("SYNCGUARD_STORE")
             .env("HOME", &home)
             .env_remove("XDG_STATE_HOME");
         if let Some(state) = state {
@@ -285,6 +285,22 @@ fn the_default_store_is_in_the_users_state_folder() {
         let mode = folder.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
     }
+}
+
+/// What a script gets that forgot to set a variable.
+#[test]
+fn an_empty_store_and_a_conflict_that_looks_like_a_lock_are_wrong_usage() {
+    let stage = Stage::sqlite();
+    for arguments in [
+        &["--store", "", "run", "k", "--", "true"][..],
+        &["acquire", "k", "--conflict-exit-code", "0"],
+    ] {
+        let (code, text) = stage.outcome(arguments);
+        assert_eq!(code, 64, "{text}");
+    }
+    let mut command = stage.command(&["run", "k", "--", "true"]);
+    command.env("SYNCGUARD_STORE", "");
+    assert_eq!(command.status().unwrap().code(), Some(64));
 }
 
 #[test]
