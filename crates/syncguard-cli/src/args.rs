@@ -192,8 +192,8 @@ pub(crate) struct RunArgs {
     pub(crate) hold: HoldArgs,
     /// How long the command may take to end once the lease is lost
     ///
-    /// If `syncguard` itself is killed, the key is free when the TTL has passed, and the command may run for the
-    /// grace: keep the grace below the TTL.
+    /// If `syncguard` itself is killed, the command has half of the TTL at most: the key is free when the TTL has
+    /// passed.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     pub(crate) grace: Duration,
     /// The command and its arguments

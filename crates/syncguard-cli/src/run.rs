@@ -89,7 +89,10 @@ async fn under_the_lock(
             return Ok(Ended::Interrupted(received.number));
         }
     }
-    let mut child = Child::start(&args.command, environment, args.grace)?;
+    // If this process is killed, the command is to end before the key is free. The lease was renewed within the
+    // last third of the TTL.
+    let grace_alone = args.grace.min(args.hold.ttl / 2);
+    let mut child = Child::start(&args.command, environment, grace_alone)?;
     let is_lost = supervise(&mut child, args.grace, guard, signals, output).await;
     let status = child.reap(is_lost)?;
     Ok(if is_lost {

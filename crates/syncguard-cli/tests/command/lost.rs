@@ -119,6 +119,21 @@ fn the_children_of_a_command_that_dies_with_its_wrapper_are_told_at_once() {
 }
 
 #[test]
+fn a_grace_beyond_the_ttl_does_not_outlast_the_lease() {
+    for stage in Stage::each() {
+        let options = ["--ttl", "4s", "--grace", "10m"];
+        let mut syncguard = stage.start_script("k", &options, STUBBORN);
+        stage.wait_for("log", "ready");
+        syncguard.signal(Signal::KILL);
+        syncguard.end();
+        for name in ["pid", "child"] {
+            let pid = stage.lines(name).concat();
+            eventually("the end of the group", || !runs(&pid));
+        }
+    }
+}
+
+#[test]
 fn with_a_terminal_the_command_alone_is_ended() {
     let stage = Stage::sqlite();
     let options = [
