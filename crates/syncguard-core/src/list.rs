@@ -252,7 +252,8 @@ impl fmt::Debug for ListCursor {
 /// `Debug` prints the [hash](crate::hash_key), never the text.
 ///
 /// ```
-/// # use syncguard_core::{KeyPrefix, LockKey};
+/// # use syncguard_core::LockKey;
+/// # use syncguard_core::list::KeyPrefix;
 /// let prefix = KeyPrefix::new("payment:")?;
 /// assert!(prefix.begins(&LockKey::new("payment:42")?));
 /// assert!(!prefix.begins(&LockKey::new("payments")?));
