@@ -20,7 +20,8 @@
 //! # How it works
 //!
 //! Locks are rows of one table, fence counters rows of another; [`PostgresBackend::schema_ddl`] prints
-//! both. Every operation is one statement in one round trip, prepared once per connection. (The
+//! both. Every operation is one statement in one round trip, prepared once per connection. An
+//! acquire that finds an expired lock, or others that want the same free key, takes a second one. (The
 //! backend pings a connection that was idle for a second before it uses it.) While a lock is held, no
 //! connection and no transaction is open for it, and the session keeps no state. A contended acquire
 //! writes nothing.
