@@ -111,6 +111,6 @@ impl fmt::Display for Violation {
     }
 }
 
-fn millis(us: i64) -> String {
+pub(crate) fn millis(us: i64) -> String {
     format!("{}.{:03}", us / 1_000, us % 1_000)
 }

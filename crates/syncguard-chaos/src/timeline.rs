@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use svg::Document;
 use svg::node::element::{Group, Line, Rectangle, Text, Title};
 
-use crate::checker::Violation;
+use crate::checker::{Violation, millis};
 use crate::history::{Call, History, Outcome};
 
 const WIDTH: f64 = 1_200.0;
@@ -44,7 +44,14 @@ impl Violation {
                 format!("key {}: {}", self.key, self.reason),
             ))
             .add(text(LEFT, TOP - 14.0, "0 ms"))
-            .add(text(WIDTH - 10.0, TOP - 14.0, millis(scale.span_us)).set("text-anchor", "end"));
+            .add(
+                text(
+                    WIDTH - 10.0,
+                    TOP - 14.0,
+                    format!("{} ms", millis(scale.span_us)),
+                )
+                .set("text-anchor", "end"),
+            );
         let mut y = TOP;
         for client in clients {
             picture = picture
@@ -102,7 +109,7 @@ impl Scale {
             call.returned_us
                 .map_or_else(|| "never".to_owned(), |us| millis(us - self.start_us))
         );
-        let said = format!("{}: {} ({when})", call.operation, call.outcome);
+        let said = format!("{}: {} ({when} ms)", call.operation, call.outcome);
         let group = Group::new().add(Title::new(said)).add(
             self.span(call.invoked_us, ends_us, y, BAR)
                 .set("fill", color),
@@ -129,10 +136,6 @@ impl Scale {
 
 fn text(x: f64, y: f64, content: impl Into<String>) -> Text {
     Text::new(content).set("x", x).set("y", y)
-}
-
-fn millis(us: i64) -> String {
-    format!("{}.{:03} ms", us / 1_000, us % 1_000)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for a picture")]

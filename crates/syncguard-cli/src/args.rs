@@ -253,7 +253,7 @@ pub(crate) struct ReleaseArgs {
         allow_hyphen_values = true
     )]
     pub(crate) id: Option<String>,
-    /// Release the lock that is on this key now, whoever holds it. The holder is not asked
+    /// Release the lock that is on this key now, whichever process holds it. The holder is not asked
     ///
     /// It shows the lock and asks first. It releases exactly the lock that it has shown: if another one
     /// has taken its place meanwhile, that one stays.

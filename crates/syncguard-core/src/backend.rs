@@ -158,7 +158,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     ///
     /// It looks at a bounded number of entries, whatever they are: a page that is short, or has no lock at
     /// all, may have a next one. A value that is no lock is left out, and so is a lock that belongs to another
-    /// prefix of the store. `Locks` gives back a [position](ListPage::next) of the same prefix.
+    /// prefix of the store. `Locks` passes a [position](ListPage::next) of the same prefix.
     ///
     /// # Errors
     /// A failure of the store.

@@ -116,7 +116,7 @@ impl<T, F: FenceToken> ListLocks<T, F> {
         self
     }
 
-    /// Continues behind the page that gave this cursor. It must have the same prefix. Default: the first page.
+    /// Continues behind the page that returned this cursor. It must have the same prefix. Default: the first page.
     pub fn after(mut self, cursor: impl Into<Option<ListCursor>>) -> Self {
         self.after = cursor.into();
         self
@@ -213,7 +213,7 @@ pub struct LockPage<T> {
 
 /// Where a page of a listing ended. Pass it to [`ListLocks::after`].
 ///
-/// It belongs to the [`Locks`] that gave it, with its clones and observed handles, and to the prefix of its
+/// It belongs to the [`Locks`] that returned it, with its clones and observed handles, and to the prefix of its
 /// listing. It holds no resource of the store, and does not expire.
 #[derive(Clone)]
 pub struct ListCursor {

@@ -10,17 +10,13 @@ use crate::record::{KEY, LockDocument, text};
 impl FirestoreBackend {
     /// One page: as many documents as it may have locks, live or not.
     pub(crate) async fn list_page(&self, request: ListRequest<'_>) -> Result<ListPage, LockError> {
-        let ListRequest {
-            prefix,
-            after,
-            limit,
-            deadline,
-            ..
-        } = request;
-        let end = prefix_end(prefix.as_str());
-        let range = (prefix.as_str(), end.as_deref());
-        let behind = after.map(parse).transpose()?;
-        let query = self.wire.find_by_key(range, behind, limit, deadline);
+        let (prefix, limit) = (request.prefix.as_str(), request.limit);
+        let end = prefix_end(prefix);
+        let range = (prefix, end.as_deref());
+        let behind = request.after.map(parse).transpose()?;
+        let query = self
+            .wire
+            .find_by_key(range, behind, limit, request.deadline);
         let snapshot = self.read(query).await?;
         let live = |document: &Document| -> Option<LockInfoDebug> {
             let lock = LockDocument::parse(document).ok()?;

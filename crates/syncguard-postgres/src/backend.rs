@@ -303,22 +303,17 @@ impl LockBackend for PostgresBackend {
     /// By the primary key. A page looks at up to 1,000 rows, expired ones and those without the prefix included:
     /// a whole listing reads the table once, whatever the prefix.
     async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
-        let ListRequest {
-            prefix,
-            after,
-            limit,
-            deadline,
-            ..
-        } = request;
         // No storage key is empty.
-        let behind = after.map_or("", ListPosition::as_str);
+        let behind = request.after.map_or("", ListPosition::as_str);
         let values = [
             Value::Text(&self.names().storage_prefix()?),
-            Value::Text(prefix.as_str()),
-            Value::Number(limit.into()),
+            Value::Text(request.prefix.as_str()),
+            Value::Number(request.limit.into()),
         ];
         let statement = &self.statements().list;
-        let reply = self.query(statement, behind, &values, deadline).await?;
+        let reply = self
+            .query(statement, behind, &values, request.deadline)
+            .await?;
         let page = parse_page(reply.text())?;
         let own = page.locks.into_iter().filter_map(|(storage_key, lock)| {
             let own = self.names().storage_key(&lock.key);

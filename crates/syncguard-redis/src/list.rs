@@ -8,7 +8,7 @@ use syncguard_core::{ErrorCode, LockError, LockInfoDebug};
 use crate::error::MISSING_PERMISSION;
 use crate::names::Names;
 use crate::record::Reading;
-use crate::wire::script::LIST;
+use crate::wire::script::{LIST, unexpected};
 use crate::wire::{Call, Clients};
 
 /// How many entries one page looks at: so many that few pages are empty, and so few that the server is not held
@@ -39,14 +39,8 @@ pub(crate) async fn list(
     names: &Names,
     request: ListRequest<'_>,
 ) -> Result<ListPage, LockError> {
-    let ListRequest {
-        prefix,
-        after,
-        limit,
-        deadline,
-        ..
-    } = request;
-    let Position { cursor, left } = Position::parse(after)?;
+    let (prefix, limit) = (request.prefix, request.limit);
+    let Position { cursor, left } = Position::parse(request.after)?;
     let arguments = [
         cursor.into(),
         format!("{}*", escape(&names.of_prefix(prefix)?)).into(),
@@ -54,7 +48,7 @@ pub(crate) async fn list(
         i64::from(limit).into(),
         names.counters().into(),
     ];
-    let call = Call::new(&LIST, left, arguments, deadline);
+    let call = Call::new(&LIST, left, arguments, request.deadline);
     let reply = clients.run("", call).await;
     let found = Found::parse(reply.map_err(explained)?).ok_or_else(unexpected)?;
     let locks = found.locks(names, prefix);
@@ -145,10 +139,6 @@ fn explained(error: LockError) -> LockError {
          `+scan`",
     )
     .with_source(error)
-}
-
-fn unexpected() -> LockError {
-    LockError::new(ErrorCode::Internal, "unexpected reply from a script")
 }
 
 #[cfg(test)]

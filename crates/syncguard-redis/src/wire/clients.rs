@@ -153,11 +153,11 @@ impl Clients {
         if call.script.part.is_none() {
             return self.send_script(&link.client, call).await;
         }
-        let runtime = self.driving_runtime()?;
         match link.gate.admit(call) {
             Admission::Direct(call, _direct) => self.send_script(&link.client, call).await,
             Admission::Gathered { pending, driver } => {
                 if let Some(driver) = driver {
+                    let runtime = self.driving_runtime()?;
                     drop(runtime.spawn(self.clone().drive(index, driver)));
                 }
                 pending.reply().await

@@ -202,14 +202,13 @@ impl Driver {
                 continue;
             }
             bytes += next.call.bytes();
-            if batch.calls.len() == OPERATIONS || (bytes > BYTES && !batch.calls.is_empty()) {
+            if batch.0.len() == OPERATIONS || (bytes > BYTES && !batch.0.is_empty()) {
                 state.waiting.push_front(next);
                 break;
             }
-            batch.calls.push(next.call);
-            batch.replies.push(next.reply);
+            batch.0.push(next);
         }
-        if !batch.calls.is_empty() {
+        if !batch.0.is_empty() {
             return Some(batch);
         }
         if in_flight == 0 {
@@ -244,29 +243,26 @@ impl Drop for Driver {
 
 /// Operations that travel together.
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
-    calls: Vec<Call>,
-    replies: Vec<oneshot::Sender<Reply>>,
-}
+pub(crate) struct Batch(Vec<Waiting>);
 
 impl Batch {
     /// The last deadline: each caller watches its own.
     pub(crate) fn last_deadline(&self) -> Option<Instant> {
-        self.calls.iter().map(|call| call.deadline).max()
+        self.0.iter().map(|each| each.call.deadline).max()
     }
 
     pub(crate) fn first_deadline(&self) -> Option<Instant> {
-        self.calls.iter().map(|call| call.deadline).min()
+        self.0.iter().map(|each| each.call.deadline).min()
     }
 
     /// What `EVALSHA` or `EVAL` takes for all of them. One alone is a call of its own script.
     pub(crate) fn values(&self, script: impl Fn(&Script) -> Str) -> Vec<Value> {
-        if let [call] = &self.calls[..] {
-            return call.values_by(script);
+        if let [alone] = &self.0[..] {
+            return alone.call.values_by(script);
         }
-        let mut letters = String::with_capacity(self.calls.len());
+        let mut letters = String::with_capacity(self.0.len());
         let (mut keys, mut arguments) = (Vec::new(), Vec::new());
-        for call in &self.calls {
+        for Waiting { call, .. } in &self.0 {
             let Some(Part {
                 letter,
                 keys: count,
@@ -291,23 +287,18 @@ impl Batch {
     /// Keeps those that somebody waits for, and whose deadline has not passed. Call it only if none was run.
     pub(crate) fn keep_awaited(&mut self) {
         let now = Instant::now();
-        let (calls, replies) = (
-            std::mem::take(&mut self.calls),
-            std::mem::take(&mut self.replies),
-        );
-        for (call, reply) in calls.into_iter().zip(replies) {
-            if call.deadline <= now {
-                let _ = reply.send(Err(CommandError::PAST_DEADLINE));
-            } else if !reply.is_closed() {
-                self.calls.push(call);
-                self.replies.push(reply);
+        for each in std::mem::take(&mut self.0) {
+            if each.call.deadline <= now {
+                let _ = each.reply.send(Err(CommandError::PAST_DEADLINE));
+            } else if !each.reply.is_closed() {
+                self.0.push(each);
             }
         }
     }
 
     /// The reply to each operation.
     pub(crate) fn split(&self, reply: Reply) -> Vec<Reply> {
-        let count = self.replies.len();
+        let count = self.0.len();
         match reply {
             reply if count == 1 => vec![reply],
             Ok(Value::Array(replies)) if replies.len() == count => {
@@ -320,8 +311,8 @@ impl Batch {
 
     /// Passes the replies on to the callers.
     pub(crate) fn answer(self, replies: Vec<Reply>) {
-        for (caller, reply) in self.replies.into_iter().zip(replies) {
-            let _ = caller.send(reply);
+        for (each, reply) in self.0.into_iter().zip(replies) {
+            let _ = each.reply.send(reply);
         }
     }
 }

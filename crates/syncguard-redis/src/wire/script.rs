@@ -92,7 +92,11 @@ impl Script {
                 );
             }
         }
-        Self::writing(&(text + include_str!("../lua/gathered.lua")))
+        text += include_str!("../lua/gathered.lua");
+        Self {
+            writes: true,
+            ..Self::reading(&text)
+        }
     }
 }
 
@@ -172,7 +176,7 @@ fn reading(text: &str) -> Option<Reading> {
     })
 }
 
-fn unexpected() -> LockError {
+pub(crate) fn unexpected() -> LockError {
     LockError::new(ErrorCode::Internal, "unexpected reply from a script")
 }
 
