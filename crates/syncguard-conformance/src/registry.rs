@@ -35,9 +35,9 @@ macro_rules! __for_each_case {
                 canonical_spellings_are_one_lock [K1]
                     "Canonically equivalent spellings of a key are one lock.";
                 any_characters_work_in_every_operation [K2 A1 R1 X1 L2]
-                    "Whatever characters a key contains, every operation works on it.";
+                    "Every operation works on a key of any characters.";
                 any_characters_never_contend [K2]
-                    "Keys of any characters, all held at once, never contend.";
+                    "Keys of any characters can all be held at once: none contends with another.";
                 near_identical_keys_do_not_contend [K2]
                     "Keys that differ by a space, case, accent, width or escape do not contend.";
                 near_identical_keys_have_their_own_fences [K3]
@@ -45,7 +45,7 @@ macro_rules! __for_each_case {
                 dots_alone_are_keys [K2]
                     "The keys `.` and `..`, which name folders elsewhere, are keys like any other.";
                 keys_that_imitate_internal_names_do_no_harm [K2 K3]
-                    "Keys that look like a store's internal names stay apart from what they name, or are refused.";
+                    "A key that looks like an internal name of the store is refused, or does not touch what that name stores.";
                 the_longest_keys_work [K4 A1 R1 X1 L2]
                     "Keys of the greatest length work through every operation.";
                 long_keys_are_not_cut [K4 K2]
@@ -61,21 +61,21 @@ macro_rules! __for_each_case {
                 one_id_on_two_keys_harms_nobody_else [I3 E1 R3]
                     "An id that is used for a second key too soon harms no lock of another id.";
                 ids_are_fresh_and_random [I2]
-                    "Every lock taken through the helpers has a fresh id of 128 random bits.";
+                    "Every lock acquired through the helpers has a fresh id of 128 random bits.";
             }
             patterns {
                 keys_match_themselves_alone [K2 L1 L2 R3]
                     "A key that is a pattern does not contend with the keys that it matches.";
                 ids_match_themselves_alone [R3 X3 L2]
-                    "An id that is a pattern reaches its own lock alone.";
+                    "An id that is a pattern extends, releases and finds its own lock only.";
             }
             acquire {
                 a_free_key_is_granted_to_the_given_id [A1 L2]
-                    "A free key is granted to the id that asked, and everyone sees so.";
+                    "A free key is granted to the id that asked, and every client sees that.";
                 a_held_key_is_locked_for_everyone_else [A2]
                     "A held key is `Locked` for every other id, on every client.";
                 contention_changes_nothing [A2]
-                    "Contended attempts of any TTL leave the holder's lock exactly as it was.";
+                    "Contended attempts of any TTL do not change the holder's lock.";
                 a_loser_leaves_no_trace [A2 R3]
                     "An id that was refused holds nothing, and releasing it does no harm.";
                 replay_gives_the_same_grant [A5]
@@ -83,19 +83,19 @@ macro_rules! __for_each_case {
                 it_never_waits_for_the_holder [A4]
                     "A single attempt never waits for the holder.";
                 a_refusal_is_final [A4]
-                    "An attempt on a key that is released meanwhile is answered by what it found.";
+                    "A refused attempt does not acquire the key later, when the holder has released it.";
                 replay_moves_no_ttl [A5 A2]
                     "A replay with another TTL moves neither the grant nor the lock at the store.";
                 replay_after_an_extend_keeps_the_extension [A5 X4]
-                    "A replay after an extend gives the lock as it stands.";
+                    "A replay after an extend returns the extended lock.";
                 replay_after_release_is_a_new_grant [A5 F1]
-                    "An id that was released takes the key anew: a new grant, with a new fence.";
+                    "A released id can acquire the key again: a new grant, with a new fence.";
                 replay_does_not_oust_a_successor [A5 A2 E1]
-                    "A replay after a successor took the key is `Locked`, whatever was granted before.";
+                    "A replay after a successor acquired the key is `Locked`.";
                 ttls_are_exact [T1 A6 L2]
                     "The store shows the TTL that was asked for, to the millisecond, up to ten years.";
                 the_shortest_ttls_are_granted [T1]
-                    "The shortest TTLs are granted like others, or found to have run out on the way.";
+                    "The shortest TTLs are granted like others, or the grant has expired when it arrives.";
                 fractions_round_up [T3]
                     "A fraction of a millisecond rounds up.";
                 bad_ttls_are_refused [T2]
@@ -113,7 +113,7 @@ macro_rules! __for_each_case {
                 an_unknown_id_is_not_held [R2]
                     "Releasing an id that never held anything is `NotHeld`.";
                 it_leaves_a_successor_alone [R3]
-                    "A late release by the former holder does not touch the successor's lock.";
+                    "A late release by the former holder does not change the successor's lock.";
                 of_concurrent_releases_one_succeeds [R5 O1]
                     "Of concurrent releases of one lock exactly one is `Released`.";
                 it_leaves_other_locks_alone [R3 K2]
@@ -123,19 +123,19 @@ macro_rules! __for_each_case {
                 it_leaves_the_fence_counter_alone [R4 F1]
                     "A release leaves the key's fence counter where it was.";
                 releases_in_flight_never_free_a_successor [R3 R5]
-                    "Releases in flight while the key passes on never free the successor's lock.";
+                    "A release in flight while the key gets a new holder never frees the new holder's lock.";
                 a_lock_outlives_its_client [R1 X5 E1]
-                    "A lock outlives the client that took it: others see it, extend it and release it by its id.";
+                    "A lock outlives the client that acquired it: others see it, extend it and release it by its id.";
                 a_section_is_told_that_its_lock_was_gone [R2]
-                    "A section whose lock was taken from it keeps its value and is told.";
+                    "A section whose lock was removed returns its value, and the receipt reports the loss.";
             }
             extend {
                 it_replaces_the_remaining_time [X1 T1]
                     "The remaining time is replaced by the TTL, counted from now; it may be shortened.";
                 a_shortened_lease_ends_early [X1 E2]
-                    "A TTL that was shortened is over when it says, not when it would have been.";
+                    "A shortened lease ends at its new expiry, not at the old one.";
                 a_few_milliseconds_are_done [X1 X2]
-                    "An extend by a few milliseconds is done as it is answered.";
+                    "An extend by a few milliseconds stores exactly the expiry that it returns.";
                 it_returns_the_stores_expiry [X2]
                     "Extend returns the expiry that the store then shows.";
                 it_changes_the_expiry_alone [X4]
@@ -149,11 +149,11 @@ macro_rules! __for_each_case {
                 an_unknown_id_is_not_held [X3]
                     "Extending an id that never held anything is `NotHeld`.";
                 it_leaves_a_successor_alone [X3]
-                    "Extending a lock that was taken over is `NotHeld` and leaves the successor's as it is.";
+                    "Extending a lock whose key has a new holder is `NotHeld` and does not change the new holder's lock.";
                 renewals_keep_others_out [X1 E1 L1 L2]
                     "A lease renewed in time outlives its first TTL by far, and can then still be released.";
                 a_holder_learns_that_its_lock_is_gone [X3]
-                    "A lock removed behind its holder's back: extend is `NotHeld`, and the guard knows.";
+                    "After someone else removed a lock, extend is `NotHeld`, and the guard is not valid any more.";
             }
             lookup {
                 is_locked_follows_the_lock [L1]
@@ -173,7 +173,7 @@ macro_rules! __for_each_case {
                 it_shows_hashes [L5]
                     "Lookup shows the hashes of key and id, and otherwise what the raw lookup shows.";
                 clean_up_spares_live_locks_and_fences [F2 L4 E1]
-                    "Whatever clears dead locks away spares live ones, and every fence counter.";
+                    "The removal of dead locks deletes no live lock and no fence counter.";
             }
             listing {
                 every_live_lock_is_shown [N1 L2]
@@ -185,15 +185,15 @@ macro_rules! __for_each_case {
                 pages_are_bounded [N5]
                     "A page has no more locks than its limit, and a listing comes to an end.";
                 the_dead_are_not_shown [N3 E2 L3]
-                    "A listing shows no lock that was released or has expired, and of a key that was taken over the new one alone.";
+                    "A listing shows no lock that was released or has expired; of a key with a new holder it shows only the new lock.";
                 nothing_else_is_shown [N3 K3]
-                    "A listing shows neither fence counters nor whatever else a store keeps of its locks.";
+                    "A listing shows no fence counters and no other internal entries of the store.";
                 a_prefix_is_no_pattern [N4 N1]
-                    "A prefix that is a pattern shows the keys that begin with it, not those that it matches.";
+                    "A prefix that is a pattern selects the keys that begin with it, not those that it matches.";
                 a_prefix_is_taken_to_the_letter [N4 N1 K1]
-                    "A prefix shows the keys that begin with its very characters.";
+                    "A prefix selects the keys that begin with exactly its characters.";
                 any_key_is_shown [N1 K2 K4]
-                    "Whatever characters its key contains, a lock is shown, and so is one with the longest key.";
+                    "A listing shows locks on keys of any characters, and on the longest key.";
                 locks_that_come_and_go_hide_no_other [N1 N2]
                     "Locks that are granted and released during a listing hide no other.";
                 a_thousand_locks_are_shown [N1 N2 N5]
@@ -207,11 +207,11 @@ macro_rules! __for_each_case {
                 a_section_outlives_its_ttl [X1 X2 E1]
                     "A section that is longer than its TTL keeps others out, and releases its lock at the end.";
                 a_lock_taken_away_is_lost [X3 R3]
-                    "A lock taken away behind its holder's back is lost, and the successor's is left alone.";
+                    "A holder whose lock was removed notices the loss, and does not touch the successor's lock.";
                 released_locks_stay_released [X3 R1]
-                    "Once a renewed lock is released, no renewal that was under way brings it back.";
+                    "A renewal in flight does not bring back a lock that was released.";
                 the_longest_hold_ends [E2]
-                    "A section that hangs does not keep its key: renewals stop after the longest hold.";
+                    "A section that hangs does not keep its key: renewals stop after `max_hold`.";
             }
             expiry {
                 before_it_a_lease_is_live [E1 L1 L2]
@@ -227,17 +227,17 @@ macro_rules! __for_each_case {
                 an_expired_lock_is_not_extended [X3 E2]
                     "Extending an expired lock is `NotHeld` and does not bring it back.";
                 an_overrun_holder_does_no_harm [R3 X3 L3 F1]
-                    "A holder that overran does no harm to its successor, whatever it calls.";
+                    "No call of a holder that overran harms its successor.";
                 a_replay_after_expiry_is_a_new_grant [A5 A6 F1]
-                    "An id whose lease expired takes the key anew: a new fence and a whole TTL.";
+                    "An id whose lease expired can acquire the key again: a new fence and a whole TTL.";
                 the_next_lease_is_whole [A6 X1 E2]
-                    "Who takes a key the moment it expires has a whole TTL, and five renewals succeed.";
+                    "A key acquired at the moment it expires has a whole TTL, and five renewals succeed.";
                 in_the_tolerance_only_one_wins [E3 X3 E1]
                     "Between expiry and expiry + 1000 an extend and an acquire never both succeed.";
                 a_release_at_the_last_moment_is_no_error [R2 O1]
                     "Releases at the very moment of expiry are `Released` or `NotHeld`, never an error.";
                 an_expired_key_has_one_successor [A3 E2 O1]
-                    "Of many who find a key expired exactly one is granted it.";
+                    "Of many callers that find a key expired, exactly one is granted it.";
             }
             boundary {
                 nobody_is_granted_a_key_before_its_lease_ends [E1 X1 A2]
@@ -257,11 +257,11 @@ macro_rules! __for_each_case {
             }
             waiting {
                 a_refusal_says_when_the_key_is_free [W1]
-                    "When the time that a refusal gives has passed, and not before the lease ends, the key is granted.";
+                    "A key is granted when the time that a refusal gave has passed, and not before its lease ends.";
                 a_release_wakes_who_watches [W2]
                     "A watch resolves when any client releases the key, again and again.";
                 a_watch_of_a_free_key_resolves_at_once [W2]
-                    "A watch that comes after the release resolves at once.";
+                    "A watch that begins after the release resolves at once.";
             }
             fencing {
                 fences_strictly_increase [F1]
@@ -269,9 +269,9 @@ macro_rules! __for_each_case {
                 every_key_counts_for_itself [K3]
                     "Every key counts for itself: grants of other keys do not move its fences.";
                 fences_outlive_clients [F2]
-                    "Fences outlive the clients that drew them.";
+                    "Fences go on increasing after the clients that acquired earlier ones are gone.";
                 fences_rise_across_expiries [F1 F2 R4 X4]
-                    "Fences go on rising across expiries.";
+                    "Fences go on increasing across expiries.";
                 contention_uses_no_fence [F4 A2]
                     "Contended attempts use up no fence of the key.";
                 great_fences_are_exact [F1 F3]
@@ -279,19 +279,19 @@ macro_rules! __for_each_case {
                 past_the_greatest_fence_nothing_is_granted [F3]
                     "Past the greatest fence an acquire is `Internal` and leaves no lock.";
                 past_the_greatest_fence_no_expired_lock_is_taken_over [F3 F1]
-                    "Past the greatest fence an expired lock is no way in: its fence is not granted again.";
+                    "Past the greatest fence, the acquire of an expired lock fails too: its fence is not granted again.";
             }
             cancel {
                 an_acquire_dropped_at_any_poll_leaves_no_lock [C1]
-                    "An acquire dropped at any of its polls leaves no lock behind.";
+                    "An acquire dropped at any of its polls leaves no lock.";
                 acquires_in_random_timeouts_leave_no_lock [C1]
-                    "Acquires cut off by random timeouts leave no lock behind.";
+                    "Acquires that random timeouts cut off leave no lock.";
                 a_dropped_contender_does_not_disturb_the_holder [C1 R3]
                     "A contended acquire that is dropped does not disturb the holder.";
                 a_cancelled_token_leaves_no_trace [C2]
-                    "A token that is cancelled already gives `Aborted`, and nothing was asked of the store.";
+                    "With a token that is already cancelled an operation is `Aborted`, and nothing is sent to the store.";
                 a_token_cancelled_in_flight_aborts_at_once [C3 C1]
-                    "A token cancelled in flight ends the operation at its next poll, and no lock stays behind.";
+                    "A token cancelled in flight ends the operation at its next poll, and no lock remains.";
                 a_cancelled_wait_ends_at_once [C3]
                     "`lock()` that waits for a held key ends with `Aborted` when its token is cancelled.";
                 a_release_dropped_at_any_poll_frees_the_key [C4]
@@ -301,57 +301,57 @@ macro_rules! __for_each_case {
                 a_section_that_ends_early_frees_its_key [C4]
                     "A section that panics or is dropped frees its key.";
                 a_dropped_extend_leaves_the_lock_with_its_holder [C1 X4]
-                    "An extend that is dropped leaves the lock with its holder.";
+                    "An extend that is dropped does not end the lock.";
             }
             concurrency {
                 of_many_exactly_one_is_granted [A3 A1 O1]
-                    "Of many that ask for one key at once exactly one is granted it.";
+                    "Of many concurrent acquires of one key, exactly one is granted.";
                 of_many_exactly_one_is_granted_a_new_key [A3 A1 K2 O1]
-                    "The same, on many new keys at once: the first grant of a key is no exception.";
+                    "On each of many new keys, exactly one of many concurrent acquires is granted.";
                 holders_exclude_each_other [A3 A1 F1 R1 O1]
-                    "64 tasks cycle over 16 keys: nobody holds a key beside another, and fences only rise.";
+                    "64 tasks cycle over 16 keys: a key has one holder at a time, and its fences only increase.";
                 sections_never_overlap [A3 E1 O1]
-                    "`lock()` keeps sections apart: a counter that is read, then written, loses nothing.";
+                    "`lock()` keeps sections apart: a counter that is read and then written loses no update.";
                 concurrent_replays_are_one_grant [A5 A3]
-                    "Replays of one acquire, all at once, are one grant.";
+                    "Concurrent replays of one acquire are one grant.";
                 different_keys_never_wait_for_each_other [K2 O1]
-                    "Different keys, all at once, are all granted.";
+                    "Concurrent acquires of different keys are all granted.";
                 concurrent_extends_all_succeed [X1 X2 O1]
-                    "Extends of one lock, all at once, all succeed; the last one stands.";
+                    "Concurrent extends of one lock all succeed, and the last one counts.";
                 a_release_beats_an_extend_in_flight [X3 R1 O1]
                     "A release that meets an extend in flight frees the key for good.";
                 grants_are_timed_after_any_wait [A6 O1]
-                    "A grant counts from after its predecessor's end, however long it waited inside the store.";
+                    "A grant's TTL counts from a time after its predecessor's end, however long the acquire waited inside the store.";
                 mixed_operations_give_no_errors [O1 L1 L4]
-                    "All operations at once on one key: answers, never errors.";
+                    "Concurrent operations of all kinds on one key give results, never errors.";
             }
             races {
                 a_halted_extend_brings_nothing_back [X3 R1]
                     "An extend that is halted while its lock is released does not bring it back.";
                 a_halted_extend_leaves_a_successor_alone [X3 E1]
-                    "An extend that is halted while the key passes on leaves the successor's lock as it is.";
+                    "An extend that is halted while the key gets a new holder does not change the new holder's lock.";
                 a_halted_release_leaves_a_successor_alone [R3 R5]
-                    "A release that is halted while the key passes on leaves the successor's lock as it is.";
+                    "A release that is halted while the key gets a new holder does not change the new holder's lock.";
                 a_halted_release_frees_an_extended_lock [R1 O1]
                     "A release that is halted while its lock is extended still frees the key.";
                 a_halted_acquire_and_another_are_one_grant [A3 A1 F1]
-                    "An acquire that is halted while another is granted the key is refused, or was first.";
+                    "An acquire that is halted while another client acquires the key is refused, or was first.";
                 a_halted_replay_leaves_a_successor_alone [A5 A2 E1]
-                    "A replay that is halted while the key passes on leaves the successor's lock as it is.";
+                    "A replay that is halted while the key gets a new holder does not change the new holder's lock.";
                 a_halted_lookup_shows_one_lock_whole [L2 L3]
-                    "A lookup that is halted while the key passes on shows one lock whole, or none.";
+                    "A lookup that is halted while the key gets a new holder shows all fields of one of the two locks, or none.";
                 a_halted_lookup_shows_one_expiry [L2 X4]
-                    "A lookup that is halted while the lock is extended shows it before or after.";
+                    "A lookup that is halted while the lock is extended shows the lock before or after the extend.";
             }
             upkeep {
                 a_call_after_its_deadline_is_not_sent [D1]
-                    "A call that comes after its deadline is not sent, or it is answered and done.";
+                    "A call after its deadline is not sent, or it returns a result and has taken effect.";
                 purging_spares_live_locks_and_fences [P1 E1 F2]
                     "`purge_expired` deletes no live lock, none in the tolerance, and no fence counter.";
                 purging_stops_at_its_limit [P2]
                     "`purge_expired` deletes no more than its limit.";
                 closing_a_client_ends_nothing_else [S1]
-                    "A client that is closed leaves its locks and other clients alone, and fails as it should.";
+                    "Closing a client changes neither its locks nor other clients; its own calls fail only with `ServiceUnavailable`.";
                 thousands_of_locks_are_held_at_once [A1 K2 E1 L2]
                     "Thousands of locks are held at once: as many as some seconds allow, up to 6,000.";
             }
@@ -361,11 +361,11 @@ macro_rules! __for_each_case {
                 errors_show_no_identifier [O2 K5 I1]
                     "No error shows a key or an id: neither itself nor its sources.";
                 a_wait_that_ran_out_says_how_it_went [O2 A2]
-                    "A wait that ran out says how many attempts it made, on which key, and how long it took.";
+                    "The error of a wait that timed out says how many attempts it made, on which key, and how long it took.";
                 events_show_no_identifier [O2]
                     "No event or span shows a key or an id, at any level.";
                 events_of_expired_locks_show_no_identifier [O2]
-                    "No event or span shows a key or an id when a lease has expired and the key passes on.";
+                    "No event or span shows a key or an id when a lease has expired and the key gets a new holder.";
             }
         }
     };

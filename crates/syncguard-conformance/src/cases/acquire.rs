@@ -12,7 +12,7 @@ use crate::steps::{
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
-/// A free key is granted to the id that asked, and everyone sees so.
+/// A free key is granted to the id that asked, and every client sees that.
 ///
 /// Proves A1, L2.
 pub async fn a_free_key_is_granted_to_the_given_id<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -48,7 +48,7 @@ pub async fn a_held_key_is_locked_for_everyone_else<H: Harness>(bench: Bench<H>)
     Ok(Outcome::Passed)
 }
 
-/// Contended attempts of any TTL leave the holder's lock exactly as it was.
+/// Contended attempts of any TTL do not change the holder's lock.
 ///
 /// Proves A2.
 pub async fn contention_changes_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -134,9 +134,9 @@ pub async fn it_never_waits_for_the_holder<H: Harness>(bench: Bench<H>) -> CaseR
     Ok(Outcome::Passed)
 }
 
-/// An attempt on a key that is released meanwhile is answered by what it found.
+/// A refused attempt does not acquire the key later, when the holder has released it.
 ///
-/// Proves A4. It does not lie in wait: refused means that nothing of it comes later.
+/// Proves A4.
 pub async fn a_refusal_is_final<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (key, loser) = (bench.key("held")?, LockId::generate()?);
@@ -173,7 +173,7 @@ pub async fn replay_moves_no_ttl<H: Harness>(bench: Bench<H>) -> CaseResult {
     Ok(Outcome::Passed)
 }
 
-/// A replay after an extend gives the lock as it stands.
+/// A replay after an extend returns the extended lock.
 ///
 /// Proves A5, X4.
 pub async fn replay_after_an_extend_keeps_the_extension<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -194,7 +194,7 @@ pub async fn replay_after_an_extend_keeps_the_extension<H: Harness>(bench: Bench
     Ok(Outcome::Passed)
 }
 
-/// An id that was released takes the key anew: a new grant, with a new fence.
+/// A released id can acquire the key again: a new grant, with a new fence.
 ///
 /// Proves A5, F1.
 pub async fn replay_after_release_is_a_new_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -212,7 +212,7 @@ pub async fn replay_after_release_is_a_new_grant<H: Harness>(bench: Bench<H>) ->
     Ok(Outcome::Passed)
 }
 
-/// A replay after a successor took the key is `Locked`, whatever was granted before.
+/// A replay after a successor acquired the key is `Locked`.
 ///
 /// Proves A5, A2, E1.
 pub async fn replay_does_not_oust_a_successor<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -278,7 +278,7 @@ pub async fn ttls_are_exact<H: Harness>(bench: Bench<H>) -> CaseResult {
     Ok(Outcome::Passed)
 }
 
-/// The shortest TTLs are granted like others, or found to have run out on the way.
+/// The shortest TTLs are granted like others, or the grant has expired when it arrives.
 ///
 /// Proves T1. By `Locks` no lease with nothing left is returned: it is released, and the error
 /// says so.

@@ -54,7 +54,7 @@ pub async fn a_section_outlives_its_ttl<H: Harness>(bench: Bench<H>) -> CaseResu
     Err(too_slow())
 }
 
-/// A lock taken away behind its holder's back is lost, and the successor's is left alone.
+/// A holder whose lock was removed notices the loss, and does not touch the successor's lock.
 ///
 /// Proves X3, R3.
 pub async fn a_lock_taken_away_is_lost<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -93,7 +93,7 @@ pub async fn a_lock_taken_away_is_lost<H: Harness>(bench: Bench<H>) -> CaseResul
     Ok(Outcome::Passed)
 }
 
-/// Once a renewed lock is released, no renewal that was under way brings it back.
+/// A renewal in flight does not bring back a lock that was released.
 ///
 /// Proves X3, R1.
 pub async fn released_locks_stay_released<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -127,7 +127,7 @@ pub async fn released_locks_stay_released<H: Harness>(bench: Bench<H>) -> CaseRe
     Ok(Outcome::Passed)
 }
 
-/// A section that hangs does not keep its key: renewals stop after the longest hold.
+/// A section that hangs does not keep its key: renewals stop after `max_hold`.
 ///
 /// Proves E2.
 pub async fn the_longest_hold_ends<H: Harness>(bench: Bench<H>) -> CaseResult {

@@ -15,7 +15,7 @@ use crate::steps::{
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
-/// An acquire dropped at any of its polls leaves no lock behind.
+/// An acquire dropped at any of its polls leaves no lock.
 ///
 /// Proves C1. Long before its TTL, and nothing arrives later.
 pub async fn an_acquire_dropped_at_any_poll_leaves_no_lock<H: Harness>(
@@ -47,7 +47,7 @@ pub async fn an_acquire_dropped_at_any_poll_leaves_no_lock<H: Harness>(
     Ok(Outcome::Passed)
 }
 
-/// Acquires cut off by random timeouts leave no lock behind.
+/// Acquires that random timeouts cut off leave no lock.
 ///
 /// Proves C1. 480 of them, from next to nothing to 8 ms.
 pub async fn acquires_in_random_timeouts_leave_no_lock<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -101,7 +101,7 @@ pub async fn a_dropped_contender_does_not_disturb_the_holder<H: Harness>(
     Ok(Outcome::Passed)
 }
 
-/// A token that is cancelled already gives `Aborted`, and nothing was asked of the store.
+/// With a token that is already cancelled an operation is `Aborted`, and nothing is sent to the store.
 ///
 /// Proves C2. Every operation; no lock, no fence used, no lock lost.
 pub async fn a_cancelled_token_leaves_no_trace<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -147,7 +147,7 @@ pub async fn a_cancelled_token_leaves_no_trace<H: Harness>(bench: Bench<H>) -> C
     Ok(Outcome::Passed)
 }
 
-/// A token cancelled in flight ends the operation at its next poll, and no lock stays behind.
+/// A token cancelled in flight ends the operation at its next poll, and no lock remains.
 ///
 /// Proves C3, C1. Where the store answers within one poll there is no flight, which is as well.
 pub async fn a_token_cancelled_in_flight_aborts_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -330,7 +330,7 @@ pub async fn a_section_that_ends_early_frees_its_key<H: Harness>(bench: Bench<H>
     Ok(Outcome::Passed)
 }
 
-/// An extend that is dropped leaves the lock with its holder.
+/// An extend that is dropped does not end the lock.
 ///
 /// Proves C1, X4.
 pub async fn a_dropped_extend_leaves_the_lock_with_its_holder<H: Harness>(

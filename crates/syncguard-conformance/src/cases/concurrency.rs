@@ -15,7 +15,7 @@ use crate::steps::{
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
-/// Of many that ask for one key at once exactly one is granted it.
+/// Of many concurrent acquires of one key, exactly one is granted.
 ///
 /// Proves A3, A1, O1. 32 tasks on 4 clients, time after time; the losers see `Locked`.
 pub async fn of_many_exactly_one_is_granted<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -46,7 +46,7 @@ pub async fn of_many_exactly_one_is_granted<H: Harness>(bench: Bench<H>) -> Case
     Ok(Outcome::Passed)
 }
 
-/// The same, on many new keys at once: the first grant of a key is no exception.
+/// On each of many new keys, exactly one of many concurrent acquires is granted.
 ///
 /// Proves A3, A1, K2, O1.
 pub async fn of_many_exactly_one_is_granted_a_new_key<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -74,7 +74,7 @@ pub async fn of_many_exactly_one_is_granted_a_new_key<H: Harness>(bench: Bench<H
     Ok(Outcome::Passed)
 }
 
-/// 64 tasks cycle over 16 keys: nobody holds a key beside another, and fences only rise.
+/// 64 tasks cycle over 16 keys: a key has one holder at a time, and its fences only increase.
 ///
 /// Proves A3, A1, F1, R1, O1. Up to 200 cycles each, on four clients; holders are kept in a register
 /// of this process. It ends after some seconds on a slow store.
@@ -145,7 +145,7 @@ pub async fn holders_exclude_each_other<H: Harness>(bench: Bench<H>) -> CaseResu
     Ok(Outcome::Passed)
 }
 
-/// `lock()` keeps sections apart: a counter that is read, then written, loses nothing.
+/// `lock()` keeps sections apart: a counter that is read and then written loses no update.
 ///
 /// Proves A3, E1, O1.
 pub async fn sections_never_overlap<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -187,7 +187,7 @@ pub async fn sections_never_overlap<H: Harness>(bench: Bench<H>) -> CaseResult {
     Ok(Outcome::Passed)
 }
 
-/// Replays of one acquire, all at once, are one grant.
+/// Concurrent replays of one acquire are one grant.
 ///
 /// Proves A5, A3. As when a driver delivers a call twice.
 pub async fn concurrent_replays_are_one_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -215,7 +215,7 @@ pub async fn concurrent_replays_are_one_grant<H: Harness>(bench: Bench<H>) -> Ca
     Ok(Outcome::Passed)
 }
 
-/// Different keys, all at once, are all granted.
+/// Concurrent acquires of different keys are all granted.
 ///
 /// Proves K2, O1.
 pub async fn different_keys_never_wait_for_each_other<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -237,7 +237,7 @@ pub async fn different_keys_never_wait_for_each_other<H: Harness>(bench: Bench<H
     Ok(Outcome::Passed)
 }
 
-/// Extends of one lock, all at once, all succeed; the last one stands.
+/// Concurrent extends of one lock all succeed, and the last one counts.
 ///
 /// Proves X1, X2, O1.
 pub async fn concurrent_extends_all_succeed<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -310,7 +310,8 @@ pub async fn a_release_beats_an_extend_in_flight<H: Harness>(bench: Bench<H>) ->
     Ok(Outcome::Passed)
 }
 
-/// A grant counts from after its predecessor's end, however long it waited inside the store.
+/// A grant's TTL counts from a time after its predecessor's end, however long the acquire waited inside the
+/// store.
 ///
 /// Proves A6, O1. Contenders ask all the while; the one that is granted the key shows a time of
 /// acquisition no earlier than the store's clock read before the predecessor released. There are
@@ -370,7 +371,7 @@ pub async fn grants_are_timed_after_any_wait<H: Harness>(bench: Bench<H>) -> Cas
     Ok(Outcome::Passed)
 }
 
-/// All operations at once on one key: answers, never errors.
+/// Concurrent operations of all kinds on one key give results, never errors.
 ///
 /// Proves O1, L1, L4. And the key is free in the end.
 pub async fn mixed_operations_give_no_errors<H: Harness>(bench: Bench<H>) -> CaseResult {

@@ -118,7 +118,7 @@ pub async fn errors_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
     Ok(Outcome::Passed)
 }
 
-/// A wait that ran out says how many attempts it made, on which key, and how long it took.
+/// The error of a wait that timed out says how many attempts it made, on which key, and how long it took.
 ///
 /// Proves O2, A2. The key is reachable by its accessor alone.
 pub async fn a_wait_that_ran_out_says_how_it_went<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -202,7 +202,7 @@ pub async fn events_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
     Ok(Outcome::Passed)
 }
 
-/// No event or span shows a key or an id when a lease has expired and the key passes on.
+/// No event or span shows a key or an id when a lease has expired and the key gets a new holder.
 ///
 /// Proves O2. The former holder asks in vain, and another takes the key over.
 pub async fn events_of_expired_locks_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResult {

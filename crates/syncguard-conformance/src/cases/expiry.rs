@@ -229,7 +229,7 @@ pub async fn an_expired_lock_is_not_extended<H: Harness>(bench: Bench<H>) -> Cas
     Ok(Outcome::Passed)
 }
 
-/// A holder that overran does no harm to its successor, whatever it calls.
+/// No call of a holder that overran harms its successor.
 ///
 /// Proves R3, X3, L3, F1. Its id still stands in some index, and must lead nowhere.
 pub async fn an_overrun_holder_does_no_harm<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -259,7 +259,7 @@ pub async fn an_overrun_holder_does_no_harm<H: Harness>(bench: Bench<H>) -> Case
     Ok(Outcome::Passed)
 }
 
-/// An id whose lease expired takes the key anew: a new fence and a whole TTL.
+/// An id whose lease expired can acquire the key again: a new fence and a whole TTL.
 ///
 /// Proves A5, A6, F1. No grant is answered from memory.
 pub async fn a_replay_after_expiry_is_a_new_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -292,7 +292,7 @@ pub async fn a_replay_after_expiry_is_a_new_grant<H: Harness>(bench: Bench<H>) -
     Ok(Outcome::Passed)
 }
 
-/// Who takes a key the moment it expires has a whole TTL, and five renewals succeed.
+/// A key acquired at the moment it expires has a whole TTL, and five renewals succeed.
 ///
 /// Proves A6, X1, E2. No lease is born dead for having waited.
 pub async fn the_next_lease_is_whole<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -404,7 +404,7 @@ pub async fn a_release_at_the_last_moment_is_no_error<H: Harness>(bench: Bench<H
     Ok(Outcome::Passed)
 }
 
-/// Of many who find a key expired exactly one is granted it.
+/// Of many callers that find a key expired, exactly one is granted it.
 ///
 /// Proves A3, E2, O1.
 pub async fn an_expired_key_has_one_successor<H: Harness>(bench: Bench<H>) -> CaseResult {

@@ -55,7 +55,7 @@ pub async fn it_replaces_the_remaining_time<H: Harness>(bench: Bench<H>) -> Case
     Ok(Outcome::Passed)
 }
 
-/// A TTL that was shortened is over when it says, not when it would have been.
+/// A shortened lease ends at its new expiry, not at the old one.
 ///
 /// Proves X1, E2.
 pub async fn a_shortened_lease_ends_early<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -72,7 +72,7 @@ pub async fn a_shortened_lease_ends_early<H: Harness>(bench: Bench<H>) -> CaseRe
     Ok(Outcome::Passed)
 }
 
-/// An extend by a few milliseconds is done as it is answered.
+/// An extend by a few milliseconds stores exactly the expiry that it returns.
 ///
 /// Proves X1, X2. The lock shows that expiry, or has already expired by it.
 pub async fn a_few_milliseconds_are_done<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -223,7 +223,7 @@ pub async fn an_unknown_id_is_not_held<H: Harness>(bench: Bench<H>) -> CaseResul
     Ok(Outcome::Passed)
 }
 
-/// Extending a lock that was taken over is `NotHeld` and leaves the successor's as it is.
+/// Extending a lock whose key has a new holder is `NotHeld` and does not change the new holder's lock.
 ///
 /// Proves X3.
 pub async fn it_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -291,7 +291,7 @@ pub async fn renewals_keep_others_out<H: Harness>(bench: Bench<H>) -> CaseResult
     Err(too_slow())
 }
 
-/// A lock removed behind its holder's back: extend is `NotHeld`, and the guard knows.
+/// After someone else removed a lock, extend is `NotHeld`, and the guard is not valid any more.
 ///
 /// Proves X3.
 pub async fn a_holder_learns_that_its_lock_is_gone<H: Harness>(bench: Bench<H>) -> CaseResult {

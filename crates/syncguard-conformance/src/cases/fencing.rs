@@ -60,7 +60,7 @@ pub async fn every_key_counts_for_itself<H: Harness>(bench: Bench<H>) -> CaseRes
     Ok(Outcome::Passed)
 }
 
-/// Fences outlive the clients that drew them.
+/// Fences go on increasing after the clients that acquired earlier ones are gone.
 ///
 /// Proves F2. All clients go, new ones come.
 pub async fn fences_outlive_clients<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -81,7 +81,7 @@ pub async fn fences_outlive_clients<H: Harness>(bench: Bench<H>) -> CaseResult {
     Ok(Outcome::Passed)
 }
 
-/// Fences go on rising across expiries.
+/// Fences go on increasing across expiries.
 ///
 /// Proves F1, F2, R4, X4. Neither a dead lock's removal takes the counter with it, nor a release or an extend
 /// that finds it dead.
@@ -215,7 +215,7 @@ pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench
     Ok(Outcome::Passed)
 }
 
-/// Past the greatest fence an expired lock is no way in: its fence is not granted again.
+/// Past the greatest fence, the acquire of an expired lock fails too: its fence is not granted again.
 ///
 /// Proves F3, F1. To nobody, its former holder included.
 pub async fn past_the_greatest_fence_no_expired_lock_is_taken_over<H: Harness>(

@@ -60,7 +60,7 @@ pub async fn canonical_spellings_are_one_lock<H: Harness>(bench: Bench<H>) -> Ca
     Ok(Outcome::Passed)
 }
 
-/// Whatever characters a key contains, every operation works on it.
+/// Every operation works on a key of any characters.
 ///
 /// Proves K2, A1, R1, X1, L2. Colons, braces, slashes, quotes, controls, emoji, combining marks:
 /// acquire, both lookups, extend, and a release that succeeds.
@@ -78,7 +78,7 @@ pub async fn any_characters_work_in_every_operation<H: Harness>(bench: Bench<H>)
     Ok(Outcome::Passed)
 }
 
-/// Keys of any characters, all held at once, never contend.
+/// Keys of any characters can all be held at once: none contends with another.
 ///
 /// Proves K2.
 pub async fn any_characters_never_contend<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -156,7 +156,7 @@ pub async fn dots_alone_are_keys<H: Harness>(bench: Bench<H>) -> CaseResult {
     Ok(Outcome::Passed)
 }
 
-/// Keys that look like a store's internal names stay apart from what they name, or are refused.
+/// A key that looks like an internal name of the store is refused, or does not touch what that name stores.
 ///
 /// Proves K2, K3. A refusal is `InvalidArgument`, and the key they imitate never suffers.
 pub async fn keys_that_imitate_internal_names_do_no_harm<H: Harness>(
@@ -413,7 +413,7 @@ pub async fn one_id_on_two_keys_harms_nobody_else<H: Harness>(bench: Bench<H>) -
     Ok(Outcome::Passed)
 }
 
-/// Every lock taken through the helpers has a fresh id of 128 random bits.
+/// Every lock acquired through the helpers has a fresh id of 128 random bits.
 ///
 /// Proves I2.
 pub async fn ids_are_fresh_and_random<H: Harness>(bench: Bench<H>) -> CaseResult {

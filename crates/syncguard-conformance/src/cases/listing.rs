@@ -20,8 +20,8 @@ use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 /// A listing shows every live lock as a lookup shows it, to every client.
 ///
-/// Proves N1, L2. Locks of several clients, extended or not, some of them past the end of what they were granted
-/// for.
+/// Proves N1, L2. Locks of several clients, extended or not, some of them past the end of what they were
+/// granted for.
 pub async fn every_live_lock_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
     let clients = bench.clients(2).await?;
     if !can_list(&bench, &clients[0]).await? {
@@ -119,7 +119,8 @@ pub async fn pages_are_bounded<H: Harness>(bench: Bench<H>) -> CaseResult {
     Ok(Outcome::Passed)
 }
 
-/// A listing shows no lock that was released or has expired, and of a key that was taken over the new one alone.
+/// A listing shows no lock that was released or has expired; of a key with a new holder it shows only the
+/// new lock.
 ///
 /// Proves N3, E2, L3.
 pub async fn the_dead_are_not_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -151,7 +152,7 @@ pub async fn the_dead_are_not_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
     Ok(Outcome::Passed)
 }
 
-/// A listing shows neither fence counters nor whatever else a store keeps of its locks.
+/// A listing shows no fence counters and no other internal entries of the store.
 ///
 /// Proves N3, K3. Under prefixes too with which a store may name such things.
 pub async fn nothing_else_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -179,7 +180,7 @@ pub async fn nothing_else_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
     Ok(Outcome::Passed)
 }
 
-/// A prefix that is a pattern shows the keys that begin with it, not those that it matches.
+/// A prefix that is a pattern selects the keys that begin with it, not those that it matches.
 ///
 /// Proves N4, N1. Patterns of `LIKE`, of globs and of regular expressions.
 pub async fn a_prefix_is_no_pattern<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -203,7 +204,7 @@ pub async fn a_prefix_is_no_pattern<H: Harness>(bench: Bench<H>) -> CaseResult {
     Ok(Outcome::Passed)
 }
 
-/// A prefix shows the keys that begin with its very characters.
+/// A prefix selects the keys that begin with exactly its characters.
 ///
 /// Proves N4, N1, K1. It may be a whole key, and in any spelling of one. Case, accents and width count; so does
 /// the order of characters beyond the first 65,536.
@@ -258,7 +259,7 @@ pub async fn a_prefix_is_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> Cas
     Ok(Outcome::Passed)
 }
 
-/// Whatever characters its key contains, a lock is shown, and so is one with the longest key.
+/// A listing shows locks on keys of any characters, and on the longest key.
 ///
 /// Proves N1, K2, K4. By a listing of all that the store has.
 pub async fn any_key_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -428,7 +429,8 @@ pub async fn it_changes_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// `Locks` lists page by page, with hashes unless raw identifiers are asked for.
 ///
-/// Proves N1, L5. Neither `Debug` nor JSON of what it gives contains an identifier, nor does the cursor's `Debug`.
+/// Proves N1, L5. Neither `Debug` nor JSON of what it gives contains an identifier, nor does the cursor's
+/// `Debug`.
 pub async fn it_shows_hashes<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     if !can_list(&bench, &client).await? {

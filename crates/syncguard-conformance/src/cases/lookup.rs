@@ -244,7 +244,7 @@ pub async fn it_shows_hashes<H: Harness>(bench: Bench<H>) -> CaseResult {
     Ok(Outcome::Passed)
 }
 
-/// Whatever clears dead locks away spares live ones, and every fence counter.
+/// The removal of dead locks deletes no live lock and no fence counter.
 ///
 /// Proves F2, L4, E1. Reads of locks that are long dead, as an optional clean-up would wait for.
 pub async fn clean_up_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -> CaseResult {

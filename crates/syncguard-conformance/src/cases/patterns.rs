@@ -53,7 +53,7 @@ pub async fn keys_match_themselves_alone<H: Harness>(bench: Bench<H>) -> CaseRes
     Ok(Outcome::Passed)
 }
 
-/// An id that is a pattern reaches its own lock alone.
+/// An id that is a pattern extends, releases and finds its own lock only.
 ///
 /// Proves R3, X3, L2. In `LIKE` an underscore stands for any character.
 pub async fn ids_match_themselves_alone<H: Harness>(bench: Bench<H>) -> CaseResult {

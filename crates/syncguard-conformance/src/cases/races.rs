@@ -36,7 +36,7 @@ pub async fn a_halted_extend_brings_nothing_back<H: Harness>(bench: Bench<H>) ->
     Ok(Outcome::Passed)
 }
 
-/// An extend that is halted while the key passes on leaves the successor's lock as it is.
+/// An extend that is halted while the key gets a new holder does not change the new holder's lock.
 ///
 /// Proves X3, E1.
 pub async fn a_halted_extend_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -51,7 +51,7 @@ pub async fn a_halted_extend_leaves_a_successor_alone<H: Harness>(bench: Bench<H
     Ok(Outcome::Passed)
 }
 
-/// A release that is halted while the key passes on leaves the successor's lock as it is.
+/// A release that is halted while the key gets a new holder does not change the new holder's lock.
 ///
 /// Proves R3, R5. One of the two releases succeeds.
 pub async fn a_halted_release_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -92,7 +92,7 @@ pub async fn a_halted_release_frees_an_extended_lock<H: Harness>(bench: Bench<H>
     Ok(Outcome::Passed)
 }
 
-/// An acquire that is halted while another is granted the key is refused, or was first.
+/// An acquire that is halted while another client acquires the key is refused, or was first.
 ///
 /// Proves A3, A1, F1. On a new key, on one that was released, and on one whose lease has expired.
 pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -138,7 +138,7 @@ pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench
     Ok(Outcome::Passed)
 }
 
-/// A replay that is halted while the key passes on leaves the successor's lock as it is.
+/// A replay that is halted while the key gets a new holder does not change the new holder's lock.
 ///
 /// Proves A5, A2, E1.
 pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -178,7 +178,7 @@ pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H
     Ok(Outcome::Passed)
 }
 
-/// A lookup that is halted while the key passes on shows one lock whole, or none.
+/// A lookup that is halted while the key gets a new holder shows all fields of one of the two locks, or none.
 ///
 /// Proves L2, L3. By key the former or the successor's, by id the former alone.
 pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -206,7 +206,7 @@ pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -
     Ok(Outcome::Passed)
 }
 
-/// A lookup that is halted while the lock is extended shows it before or after.
+/// A lookup that is halted while the lock is extended shows the lock before or after the extend.
 ///
 /// Proves L2, X4.
 pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> CaseResult {

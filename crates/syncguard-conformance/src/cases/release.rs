@@ -65,7 +65,7 @@ pub async fn an_unknown_id_is_not_held<H: Harness>(bench: Bench<H>) -> CaseResul
     Ok(Outcome::Passed)
 }
 
-/// A late release by the former holder does not touch the successor's lock.
+/// A late release by the former holder does not change the successor's lock.
 ///
 /// Proves R3.
 pub async fn it_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -181,7 +181,7 @@ pub async fn it_leaves_the_fence_counter_alone<H: Harness>(bench: Bench<H>) -> C
     Ok(Outcome::Passed)
 }
 
-/// Releases in flight while the key passes on never free the successor's lock.
+/// A release in flight while the key gets a new holder never frees the new holder's lock.
 ///
 /// Proves R3, R5. A release that looked at the owner a moment too early would.
 pub async fn releases_in_flight_never_free_a_successor<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -215,7 +215,7 @@ pub async fn releases_in_flight_never_free_a_successor<H: Harness>(bench: Bench<
     Ok(Outcome::Passed)
 }
 
-/// A lock outlives the client that took it: others see it, extend it and release it by its id.
+/// A lock outlives the client that acquired it: others see it, extend it and release it by its id.
 ///
 /// Proves R1, X5, E1. It hangs on no connection.
 pub async fn a_lock_outlives_its_client<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -232,7 +232,7 @@ pub async fn a_lock_outlives_its_client<H: Harness>(bench: Bench<H>) -> CaseResu
     Ok(Outcome::Passed)
 }
 
-/// A section whose lock was taken from it keeps its value and is told.
+/// A section whose lock was removed returns its value, and the receipt reports the loss.
 ///
 /// Proves R2. `Receipt::overran`, whether the section succeeds or fails.
 pub async fn a_section_is_told_that_its_lock_was_gone<H: Harness>(bench: Bench<H>) -> CaseResult {

@@ -15,7 +15,7 @@ use crate::steps::{
 };
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
-/// A call that comes after its deadline is not sent, or it is answered and done.
+/// A call after its deadline is not sent, or it returns a result and has taken effect.
 ///
 /// Proves D1. Acquire, extend and release; a store without a way to go may answer at once.
 pub async fn a_call_after_its_deadline_is_not_sent<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -159,7 +159,8 @@ async fn purge<B: LockBackend>(client: &Client<B>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A client that is closed leaves its locks and other clients alone, and fails as it should.
+/// Closing a client changes neither its locks nor other clients; its own calls fail only with
+/// `ServiceUnavailable`.
 ///
 /// Proves S1. Closed twice, by the bare backend and by `Locks`.
 pub async fn closing_a_client_ends_nothing_else<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -191,8 +192,8 @@ pub async fn closing_a_client_ends_nothing_else<H: Harness>(bench: Bench<H>) -> 
 
 /// Thousands of locks are held at once: as many as some seconds allow, up to 6,000.
 ///
-/// Proves A1, K2, E1, L2. No lock makes room for another. It asks for 1,500 on a slow store too, unless that takes
-/// too long.
+/// Proves A1, K2, E1, L2. No lock makes room for another. It asks for 1,500 on a slow store too, unless
+/// that takes too long.
 pub async fn thousands_of_locks_are_held_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
     const MOST: usize = 6_000;
     const TASKS: usize = 16;

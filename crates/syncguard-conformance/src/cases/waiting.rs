@@ -14,9 +14,10 @@ const WOKEN_WITHIN: Duration = Duration::from_secs(10);
 
 const NO_WAKE_UPS: Outcome = Outcome::Skipped("the backend gives no wake-ups (LockBackend::watch)");
 
-/// When the time that a refusal gives has passed, and not before the lease ends, the key is granted.
+/// A key is granted when the time that a refusal gave has passed, and not before its lease ends.
 ///
-/// Proves W1. Extended or not; by the local monotonic clock, from before the refused call to after the granted one.
+/// Proves W1. Extended or not; by the local monotonic clock, from before the refused call to after the
+/// granted one.
 pub async fn a_refusal_says_when_the_key_is_free<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let lease = ms(1_500);
@@ -100,7 +101,7 @@ pub async fn a_release_wakes_who_watches<H: Harness>(bench: Bench<H>) -> CaseRes
     Ok(Outcome::Passed)
 }
 
-/// A watch that comes after the release resolves at once.
+/// A watch that begins after the release resolves at once.
 ///
 /// Proves W2. Nothing happens to the key any more, so only a look at it can tell.
 pub async fn a_watch_of_a_free_key_resolves_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
