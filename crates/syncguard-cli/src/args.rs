@@ -49,12 +49,12 @@ pub(crate) struct StoreArgs {
     ///   postgres://USER@HOST/DATABASE
     ///   firestore://PROJECT (on the emulator, if FIRESTORE_EMULATOR_HOST is set)
     ///
-    /// Without it and without SYNCGUARD_STORE, the store is an SQLite file in the state folder of the
-    /// user, on Linux ~/.local/state/syncguard/locks.db. Processes of different users do not exclude each
-    /// other there, not even root: name a store that they share.
+    /// Without --store and SYNCGUARD_STORE, the store is an SQLite file in the user's state folder, on Linux
+    /// ~/.local/state/syncguard/locks.db. Each user has a file of their own, root too: to exclude processes of
+    /// other users, name a store that they share.
     ///
-    /// No output shows a password of the URL. But other users of the machine can see the arguments of a
-    /// process; they cannot see its variables.
+    /// syncguard never prints a password of the URL. But other users of the machine can see a process's
+    /// arguments: put a password into SYNCGUARD_STORE.
     #[arg(long, global = true, value_name = "URL", verbatim_doc_comment)]
     pub(crate) store: Option<String>,
     /// Redis, PostgreSQL, SQLite: prefix of all names in the store
@@ -66,10 +66,10 @@ pub(crate) struct StoreArgs {
     /// PostgreSQL, SQLite, Firestore: table or collection of the fence counters
     #[arg(long, global = true, value_name = "NAME", hide_short_help = true)]
     pub(crate) fence_counters: Option<String>,
-    /// PostgreSQL: a pooler in transaction mode is in between
+    /// PostgreSQL: the connection passes a pooler in transaction mode
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) transaction_pooler: bool,
-    /// Firestore: the server's time counts, not each client's
+    /// Firestore: leases use the server's time, not each client's
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) server_time: bool,
 }
@@ -113,17 +113,17 @@ pub(crate) enum Command {
 pub(crate) enum OnStore {
     /// Wait for a key, run a command while holding it, and release it
     ///
-    /// The command has the standard input, output and error of `syncguard`. The lease is renewed for as long as
-    /// the command runs. Whatever happens to the command, the lock is released when it has ended; processes
-    /// that it left in the background are not waited for.
+    /// The command inherits standard input, output and error. syncguard renews the lease while the command
+    /// runs, and releases the lock when the command has ended, however it ended. It does not wait for
+    /// processes that the command left in the background.
     ///
-    /// The command finds SYNCGUARD_KEY, SYNCGUARD_LOCK_ID and SYNCGUARD_FENCE in its environment. The fence is
-    /// a number that grows with every grant of the key: pass it along with what you write, and have the
-    /// receiver refuse smaller ones.
+    /// The command's environment has SYNCGUARD_KEY, SYNCGUARD_LOCK_ID and SYNCGUARD_FENCE. The fence is a
+    /// number that grows with every grant of the key: send it with every write, and let the receiver refuse
+    /// smaller numbers.
     ///
-    /// HUP, INT, QUIT, TERM, USR1 and USR2 are passed on. If the lease is lost, because the store could not be
-    /// reached for a whole TTL or someone released the lock by force, the command gets TERM, and KILL after
-    /// the grace.
+    /// syncguard passes on HUP, INT, QUIT, TERM, USR1 and USR2. If the lease is lost, it sends TERM to the
+    /// command, and KILL after the grace period. A lease is lost if the store could not be reached for a
+    /// whole TTL, or if someone released the lock by force.
     #[command(
         after_help = "Example: syncguard run backup --no-wait -- /usr/local/bin/backup --all\n\
                       Exit codes: `syncguard --help` lists them."
@@ -133,8 +133,8 @@ pub(crate) enum OnStore {
     Status(StatusArgs),
     /// List the locks that are held
     ///
-    /// It asks the store page by page, and only reads. A lock that is acquired or released meanwhile may be listed or
-    /// not. On Redis it walks through all keys of the database, and needs the permission for SCAN.
+    /// The command only reads, page by page. It may or may not list a lock that is acquired or released in the
+    /// meantime. On Redis it scans all keys of the database, and needs the permission for SCAN.
     List(ListArgs),
     /// Acquire a key for its TTL, and print the lock id
     ///
@@ -163,7 +163,8 @@ pub(crate) struct HoldArgs {
     /// What to lock: any text of at most 512 bytes
     #[arg(value_name = "KEY")]
     pub(crate) key: String,
-    /// How long the lease lasts unless it is renewed, so how long a dead holder blocks the key: 30s, 5m, 1h30m
+    /// How long the lease lasts unless it is renewed, and so how long a dead holder blocks the key: 30s,
+    /// 5m, 1h30m
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse)]
     pub(crate) ttl: Duration,
     /// How long to wait for the key: a duration, or `forever`
@@ -175,13 +176,13 @@ pub(crate) struct HoldArgs {
         conflicts_with = "no_wait"
     )]
     pub(crate) wait: Duration,
-    /// Give up at once if someone else holds the key
+    /// Fail at once if someone else holds the key
     #[arg(long)]
     pub(crate) no_wait: bool,
     /// Exit code if someone else holds the key; 0 for a job that may be skipped
     #[arg(long, value_name = "CODE", default_value_t = crate::exit::BUSY)]
     pub(crate) conflict_exit_code: u8,
-    /// Do not say whom the wait is for
+    /// Do not print whose lock delays this command
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
@@ -192,8 +193,8 @@ pub(crate) struct RunArgs {
     pub(crate) hold: HoldArgs,
     /// How long the command may take to end once the lease is lost
     ///
-    /// If `syncguard` itself is killed, the command has half of the TTL at most: the key is free when the TTL has
-    /// passed.
+    /// If `syncguard` itself is killed, the command has at most half of the TTL: when the TTL has passed,
+    /// the key is free.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     pub(crate) grace: Duration,
     /// The command and its arguments
@@ -253,13 +254,13 @@ pub(crate) struct ReleaseArgs {
         allow_hyphen_values = true
     )]
     pub(crate) id: Option<String>,
-    /// Release the lock that is on this key now, whichever process holds it. The holder is not asked
+    /// Release the lock that is on this key now, whichever process holds it. The holder is not notified
     ///
-    /// It shows the lock and asks first. It releases exactly the lock that it has shown: if another one
-    /// has taken its place meanwhile, that one stays.
+    /// The command shows the lock and asks for confirmation. It releases exactly that lock: if the key has
+    /// a new lock in the meantime, the new lock stays.
     #[arg(long, value_name = "KEY", conflicts_with = "id")]
     pub(crate) force: Option<String>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short, requires = "force")]
     pub(crate) yes: bool,
 }

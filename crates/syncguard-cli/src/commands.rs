@@ -102,7 +102,7 @@ pub(crate) async fn release(
             }
             (
                 lock.lock_id.as_str().to_owned(),
-                "that lock has ended meanwhile; nothing was released",
+                "that lock has ended in the meantime; nothing was released",
             )
         }
         (None, Some(id)) => (
@@ -127,13 +127,13 @@ pub(crate) async fn release(
 fn confirmed(lock: &LockInfoDebug, output: Output) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() || output.is_json() {
         return Err(Failure::usage(
-            "release --force asks on a terminal; give --yes to release without being asked",
+            "release --force asks for confirmation on a terminal; pass --yes to release without it",
         ));
     }
     let mut terminal = io::stderr();
     let asked = write!(
         terminal,
-        "{}\nIts holder is not asked, and may still be working. Release it? [y/N] ",
+        "{}\nIts holder is not notified and may still be working. Release it? [y/N] ",
         output.table(lock)
     );
     let mut answer = String::new();

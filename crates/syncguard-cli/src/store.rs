@@ -59,7 +59,7 @@ impl Store {
             // A variable that a script forgot to set: in the default store it would exclude nobody.
             Some(url) if url.is_empty() => {
                 return Err(Failure::usage(format!(
-                    "the store is an empty text; give its URL by `--store` or {VARIABLE}, or unset {VARIABLE} for \
+                    "the store's URL is empty; give it by `--store` or {VARIABLE}, or unset {VARIABLE} for \
                      the default store"
                 )));
             }
