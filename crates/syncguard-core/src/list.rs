@@ -19,8 +19,8 @@ pub const DEFAULT_PAGE_SIZE: u32 = 100;
 impl<F: FenceToken> Locks<F> {
     /// Lists the live locks, page by page, with hashes for identifiers.
     ///
-    /// For operators and user interfaces. Do not decide by it who may work: the answer can be out of date
-    /// when it arrives. See [`ListLocks`] for what a listing shows.
+    /// For operators and user interfaces. Do not use it to decide who may work: the result can be out of
+    /// date when it arrives. See [`ListLocks`] for what a listing shows.
     ///
     /// ```
     /// # use syncguard_core::{LockError, Locks};
@@ -46,8 +46,8 @@ impl<F: FenceToken> Locks<F> {
         ListLocks::new(self.clone(), |lock| lock.sanitized())
     }
 
-    /// As [`list`](Self::list), with the raw keys and ids. They are sensitive: an id is the permission to
-    /// release its lock.
+    /// As [`list`](Self::list), with the raw keys and ids. Both are sensitive: a process that knows an id
+    /// can release its lock.
     pub fn list_raw(&self) -> ListLocks<LockInfoDebug<F>, F> {
         ListLocks::new(self.clone(), |lock| lock)
     }
@@ -57,13 +57,13 @@ impl<F: FenceToken> Locks<F> {
 ///
 /// Await it for a [`LockPage`], and pass the page's cursor to [`after`](Self::after) for the next one.
 ///
-/// A lock that is live from the first page to the last is listed. A lock that is acquired or released
-/// meanwhile may be listed or not. A lock is listed once, unless the pages say that they
-/// [may repeat](LockPage::may_repeat). A listing only reads. A stored value that is no lock of SyncGuard is left
-/// out.
+/// A lock that is live from the first page to the last is listed. A lock that is acquired or released in
+/// between may be listed or not. A lock is listed once, unless the pages say that they [may
+/// repeat](LockPage::may_repeat). A listing only reads. It skips stored values that are not locks of
+/// SyncGuard.
 ///
-/// A store looks at a bounded number of its entries for each page. So a page can have fewer locks than its size,
-/// or none, and still have a next one.
+/// A store looks at a bounded number of its entries for each page. So a page can have fewer locks than its
+/// size, or none, and still have a next one.
 ///
 /// # Errors
 /// - `InvalidArgument`, before anything is sent, for a bad prefix or page size and for a cursor of another
@@ -96,11 +96,11 @@ impl<T, F: FenceToken> ListLocks<T, F> {
         }
     }
 
-    /// Lists only locks whose key begins so. Default: all.
+    /// Lists only locks whose key begins with this text. Default: all.
     ///
-    /// It is compared with the keys as callers of `lock` name them, without the backend's own prefix,
-    /// character by character of the NFC form. No character in it is a wildcard. A key that the store shortened to
-    /// a hash may only be listed without a prefix: see the backend's documentation.
+    /// SyncGuard compares the text with the keys that callers of `lock` use, without the backend's own
+    /// prefix, character by character in NFC. No character is a wildcard. A key that the store shortened to
+    /// a hash may be listed only without a prefix: see the backend's documentation.
     pub fn prefix<P>(mut self, prefix: P) -> Self
     where
         P: TryInto<KeyPrefix>,
@@ -116,7 +116,8 @@ impl<T, F: FenceToken> ListLocks<T, F> {
         self
     }
 
-    /// Continues behind the page that returned this cursor. It must have the same prefix. Default: the first page.
+    /// Continues behind the page that returned this cursor. The listing must have the same prefix. Default:
+    /// the first page.
     pub fn after(mut self, cursor: impl Into<Option<ListCursor>>) -> Self {
         self.after = cursor.into();
         self
@@ -202,7 +203,7 @@ impl<T, F: FenceToken> fmt::Debug for ListLocks<T, F> {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct LockPage<T> {
-    /// The locks, in no order that is promised. A page can have none and still have a next one.
+    /// The locks, in no particular order. A page can have no locks and still have a next page.
     pub locks: Vec<T>,
     /// Where the next page begins; `None` at the end of the listing.
     pub next: Option<ListCursor>,
@@ -213,8 +214,8 @@ pub struct LockPage<T> {
 
 /// Where a page of a listing ended. Pass it to [`ListLocks::after`].
 ///
-/// It belongs to the [`Locks`] that returned it, with its clones and observed handles, and to the prefix of its
-/// listing. It holds no resource of the store, and does not expire.
+/// It is valid for the [`Locks`] that returned it, its clones and its observed handles, and for the prefix
+/// of its listing. It uses no resource of the store, and does not expire.
 #[derive(Clone)]
 pub struct ListCursor {
     store: u64,
@@ -226,12 +227,12 @@ impl ListCursor {
     fn check(&self, store: u64, prefix: &KeyPrefix) -> Result<(), LockError> {
         if self.store != store {
             return Err(LockError::invalid_argument(
-                "the cursor is of a listing by another `Locks`; begin without a cursor",
+                "the cursor belongs to a listing by another `Locks`; start without a cursor",
             ));
         }
         if self.prefix != *prefix {
             return Err(LockError::invalid_argument(
-                "the cursor is of a listing with another prefix; begin without a cursor",
+                "the cursor belongs to a listing with another prefix; start without a cursor",
             ));
         }
         Ok(())
@@ -240,7 +241,7 @@ impl ListCursor {
 
 impl fmt::Debug for ListCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The position can hold a key.
+        // The position can contain a key.
         f.debug_struct("ListCursor")
             .field("prefix", &self.prefix)
             .finish_non_exhaustive()
@@ -266,14 +267,14 @@ impl KeyPrefix {
     /// Parses a prefix.
     ///
     /// # Errors
-    /// `InvalidArgument` if no key can begin so: it contains U+0000 or is longer than 512 bytes in NFC.
+    /// `InvalidArgument` if no key can begin with it: it contains U+0000 or is longer than 512 bytes in NFC.
     pub fn new(prefix: &str) -> Result<Self, LockError> {
         if prefix.is_empty() {
             return Ok(Self::default());
         }
         let prefix = LockKey::new(prefix).map_err(|_| {
             LockError::invalid_argument(
-                "no key begins with this prefix: it contains U+0000 or is longer than 512 bytes of \
+                "no key can begin with this prefix: it contains U+0000 or is longer than 512 bytes of \
                  UTF-8 in NFC",
             )
         })?;
@@ -286,7 +287,7 @@ impl KeyPrefix {
         self.0.as_ref().map_or("", LockKey::as_str)
     }
 
-    /// Whether a key begins so.
+    /// Whether a key begins with this prefix.
     #[must_use]
     pub fn begins(&self, key: &LockKey) -> bool {
         key.as_str().starts_with(self.as_str())

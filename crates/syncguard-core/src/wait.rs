@@ -1,4 +1,4 @@
-//! Waiting for a key: attempts, pauses, and when to give up.
+//! Waiting for a key: attempts, pauses, and when to stop.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::{
     Attempt, Backoff, ErrorCode, Jitter, LockError, LockGuard, LockKey, LockOptions, Locks, Ttl,
 };
 
-/// Time kept back from a delay cut short, so that one more attempt fits in before the timeout.
+/// When the timeout cuts a delay short, this much time is left for one more attempt.
 const LAST_ATTEMPT: Duration = Duration::from_millis(50);
 
 /// The shortest pause.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// How many wake-ups a wait heeds at the least; beyond that, one per millisecond. With a store whose
-/// watches end at once, time and again, it would ask without a pause.
+/// How many wake-ups a wait follows at once; beyond that, one per millisecond. Otherwise a store whose
+/// watches always resolve at once would be asked without a pause.
 const LEAST_WAKE_UPS: u32 = 16;
 
 /// Waits for a key and acquires it.
@@ -36,7 +36,7 @@ pub(crate) async fn wait<F: FenceToken>(
         token: options.token.clone(),
         deadline: None,
     };
-    // What keeps it from beginning at all.
+    // An error that keeps the wait from starting.
     let refused = |subject, error| {
         let error = locks.refused(subject, error);
         error.with_operation(Operation::Lock)
@@ -57,7 +57,7 @@ pub(crate) async fn wait<F: FenceToken>(
     Ok(guard)
 }
 
-/// A wait in progress. Its end is reported to the observers, whatever that is.
+/// A wait in progress. However it ends, the observers are notified.
 struct Waiting<'a, F: FenceToken> {
     locks: &'a Locks<F>,
     key: &'a LockKey,
@@ -65,9 +65,9 @@ struct Waiting<'a, F: FenceToken> {
     started: Instant,
     deadline: Instant,
     summary: WaitSummary,
-    /// How many pauses in a row ended when the store was to grant the key.
+    /// How many pauses in a row ended at the time at which the store had announced a grant.
     expired: u32,
-    /// Why the last attempt failed, if the options say to go on then.
+    /// Why the last attempt failed, if the options allow retries of failures.
     failure: Option<LockError>,
     outcome: WaitOutcome,
 }
@@ -76,13 +76,13 @@ struct Waiting<'a, F: FenceToken> {
 enum Woken {
     /// A release of this process ended.
     Freed,
-    /// The store says that the key may be free. `false` if the watch is lost.
+    /// The store says that the key may be free. `false` if the watch was lost.
     Changed(bool),
-    /// By its own account, the store grants the key now.
+    /// The time has come at which the store had announced a grant.
     Expired,
-    /// For no reason: it is time to ask.
+    /// A delay has passed: time to poll.
     Poll,
-    /// The same, for callers behind it: they did not ask for longer delays.
+    /// The same, but for the callers behind this one, whose options have shorter delays.
     PollForOthers,
 }
 
@@ -115,7 +115,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         }
     }
 
-    /// Waits for its turn, then asks until the options say to stop.
+    /// Waits for its turn, then asks until the options end the wait.
     async fn contend(
         &mut self,
         ttl: Ttl,
@@ -129,8 +129,8 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             Some(turn) => turn,
             None => self.turn(limits, place, in_line).await?,
         };
-        // Who comes to an empty line asks at once. Who was behind a caller that was granted the key
-        // waits for that caller's release.
+        // A caller that comes to an empty line asks at once. A caller behind one that was granted the key
+        // waits for that one's release.
         ask = ask || place.held_for().is_none();
         let mut free_in = None;
         let mut hint = Hint::None;
@@ -152,7 +152,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
                             place.refused(asked.elapsed());
                         }
                     }
-                    // A watch would say that the key is free, without a pause.
+                    // A watch would report at once that the key is free.
                     None => (free_in, hint) = (None, Hint::Unavailable),
                 }
                 if self
@@ -167,7 +167,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
                 }
             }
             ask = true;
-            // While a guard of this process holds the key, its release is all to wait for.
+            // While a guard of this process holds the key, wait only for its release.
             if matches!(hint, Hint::None) && place.held_for().is_none() {
                 hint = self.hint();
             }
@@ -190,7 +190,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         }
     }
 
-    /// Waits until nobody is ahead of it.
+    /// Waits until nobody is ahead of the caller.
     async fn turn<'p>(
         &self,
         limits: &Limits,
@@ -203,12 +203,12 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             turn = in_line.turn() => Ok(turn),
             () = sleep_until(self.deadline) => Err(match place.held_for() {
                 Some(_) => self.held_until_the_timeout(place),
-                None => self.timed_out("other callers of this process were ahead until the timeout"),
+                None => self.timed_out("the caller waited behind others of this process until the timeout"),
             }),
         }
     }
 
-    /// Lets callers of other processes go first.
+    /// Pauses for callers of other processes.
     async fn stand_back(&self, pause: Duration, limits: &Limits) -> Result<(), LockError> {
         tokio::select! {
             biased;
@@ -217,7 +217,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         }
     }
 
-    /// Asks once. `None` if it failed, and the options say to go on then.
+    /// Asks once. `None` if the attempt failed and the options allow retries of failures.
     async fn ask(&mut self, ttl: Ttl) -> Result<Option<Attempt<F>>, LockError> {
         self.summary.attempts = self.summary.attempts.saturating_add(1);
         let deadline = Some(self.deadline);
@@ -228,7 +228,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             }
             Err(error) if is_timeout(&error) && Instant::now() >= self.deadline => {
                 self.failure = Some(error);
-                Err(self.timed_out("the last attempt had no answer"))
+                Err(self.timed_out("the last attempt got no reply"))
             }
             Err(error) if self.options.retry_failures && error.is_retryable() => {
                 self.failure = Some(error);
@@ -255,7 +255,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         }))
     }
 
-    /// Waits until there is a reason to ask again. `free_in` is what the store said last.
+    /// Waits until there is a reason to ask again. `free_in` is the store's last estimate.
     async fn pause(
         &mut self,
         limits: &Limits,
@@ -266,7 +266,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         let options = self.options;
         let longest = options.max_retry_delay.max(options.retry_delay);
         let pause = match place.held_for() {
-            // Its guard says when it is released. But anyone may release by id.
+            // The guard notifies of its release. But any process may release by id.
             Some(left) => left.min(longest),
             None => {
                 let (base, polls) = (options.retry_delay, self.summary.polls);
@@ -274,7 +274,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             }
         };
         let (mut pause, mut woken) = (pause.max(SHORTEST), Woken::Poll);
-        // Clocks differ by a little. A store that is wrong about it time and again is asked ever later.
+        // Clocks differ by a little. If the store's estimates are wrong repeatedly, ask later each time.
         let at_least = Backoff::Exponential.delay(Jitter::None, SHORTEST, longest, self.expired);
         if let Some(free_in) = free_in.map(|free_in| free_in.max(at_least))
             && free_in < pause
@@ -286,7 +286,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         if last {
             pause = left;
         } else if pause >= left {
-            // Too long: ask once more a little before the timeout instead.
+            // The delay is too long: ask once more shortly before the timeout.
             pause = left - LAST_ATTEMPT;
         }
         let ends = after(Instant::now(), pause);
@@ -315,7 +315,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         Ok(woken)
     }
 
-    /// How many wake-ups it heeds in the time since it began.
+    /// How many wake-ups the wait may have followed since it began.
     fn trusted_wake_ups(&self) -> u32 {
         let waited = self.started.elapsed().as_millis();
         LEAST_WAKE_UPS.saturating_add(waited.try_into().unwrap_or(u32::MAX))
@@ -343,7 +343,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         })
     }
 
-    /// What is known of an attempt that failed last holds for the wait.
+    /// If the last attempt failed, its key, id and outcome are those of the wait.
     fn timed_out(&self, cause: &str) -> LockError {
         let summary = self.summary();
         let WaitSummary {
@@ -391,13 +391,13 @@ impl<F: FenceToken> Drop for Waiting<'_, F> {
     }
 }
 
-/// What the store says beside its answers.
+/// The state of the watch at the store.
 enum Hint<'a> {
     None,
-    /// A watch is being put in place.
+    /// The watch is being set up.
     Placing(Answer<'a, Option<Watch>>),
     InPlace(Watch),
-    /// Until the next poll.
+    /// The store has no watch for now: until the next poll.
     Unavailable,
 }
 

@@ -192,7 +192,7 @@ async fn the_timeout_bounds_an_attempt_in_flight_and_what_it_took_is_given_back(
         .unwrap_err();
     assert_eq!(error.code(), ErrorCode::AcquisitionTimeout);
     assert!(error.outcome_unknown());
-    assert!(error.to_string().contains("had no answer"), "{error}");
+    assert!(error.to_string().contains("got no reply"), "{error}");
     assert!(
         started.elapsed() <= Duration::from_millis(510),
         "{:?}",

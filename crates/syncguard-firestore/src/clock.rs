@@ -106,8 +106,8 @@ impl Clock {
         drop(warned);
         tracing::warn!(
             skew_ms,
-            "local clock differs from Firestore's by {skew_ms} ms; synchronize it, leases are \
-             counted by it"
+            "local clock differs from Firestore's by {skew_ms} ms; synchronize it: \
+             it decides when leases expire"
         );
     }
 

@@ -200,7 +200,7 @@ fn message(status: &Status) -> String {
             "permission denied; grant the role `roles/datastore.user`, or check the security rules"
         }
         Code::Unimplemented | Code::Unknown if status.source().is_none() => {
-            "the server does not answer as Firestore does; check the address"
+            "the server's replies are not those of Firestore; check the address"
         }
         _ => "the request to Firestore failed",
     };

@@ -44,7 +44,5 @@ fn parse(position: &ListPosition) -> Result<(&str, &str), LockError> {
         let (length, rest) = position.as_str().split_once(' ')?;
         rest.split_at_checked(length.parse().ok()?)
     };
-    parsed().ok_or_else(|| {
-        LockError::invalid_argument("this is not a position of a listing on Firestore")
-    })
+    parsed().ok_or_else(|| LockError::invalid_argument("not a cursor of a listing on Firestore"))
 }

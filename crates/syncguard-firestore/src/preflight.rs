@@ -198,8 +198,8 @@ fn no_wake_ups() -> Finding {
         "firestore-wake-ups-unavailable",
         "Firestore, or a proxy before it, gives no wake-ups: callers that wait poll, once a second at \
          the least",
-        "let the streaming method `google.firestore.v1.Firestore/Listen` through, and connect without \
-         a proxy that holds streams back",
+        "let the streaming method `google.firestore.v1.Firestore/Listen` through, and \
+         connect without a proxy that buffers streams",
     )
 }
 
@@ -227,14 +227,14 @@ fn skewed(skew_ms: i64) -> Option<Finding> {
     let (severity, consequence) = match Duration::from_millis(skew_ms.unsigned_abs()) {
         skew if skew > RECOMMENDED_SKEW_LIMIT => (
             Severity::Error,
-            "if another machine is off as far in the other direction, one counts a lease as expired \
-             and the other as live",
+            "if another machine's clock is off by as much in the other direction, one machine counts \
+             a lease as expired and the other as live",
         ),
         skew if skew > DEFAULT_SKEW_WARNING => (
             Severity::Warning,
-            "the skew uses up part of the tolerance that leases are counted with",
+            "the skew uses up part of the tolerance of leases",
         ),
-        skew if skew > NOTABLE_SKEW => (Severity::Info, "synchronized clocks are closer"),
+        skew if skew > NOTABLE_SKEW => (Severity::Info, "a synchronized clock is more accurate"),
         _ => return None,
     };
     Some(Finding::new(

@@ -221,8 +221,8 @@ impl LockBackend for PostgresBackend {
         if in_flight && !result.is_released() {
             return Err(LockError::new(
                 ErrorCode::ServiceUnavailable,
-                "an acquire of this key has not ended in the server; its commit may wait for a \
-                 synchronous standby",
+                "an acquire of this key is still running in the server; \
+                 its commit may be waiting for a synchronous standby",
             ));
         }
         if unanswered.is_some() {
@@ -300,8 +300,8 @@ impl LockBackend for PostgresBackend {
         wake_ups.watch(self, request.key, request.deadline).await
     }
 
-    /// By the primary key. A page looks at up to 1,000 rows, expired ones and those without the prefix included:
-    /// a whole listing reads the table once, whatever the prefix.
+    /// By the primary key. A page looks at up to 1,000 rows, expired ones and those without the prefix
+    /// included: a whole listing reads the table once, whatever the prefix.
     async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
         // No storage key is empty.
         let behind = request.after.map_or("", ListPosition::as_str);

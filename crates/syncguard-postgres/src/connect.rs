@@ -83,11 +83,11 @@ impl PostgresBackend {
     /// repeated after a conflict.
     ///
     /// # Errors
-    /// `InvalidArgument` if options or URL cannot work, if the URL asks for TLS without a feature for
-    /// it, or if it has a parameter that sqlx does not support and that is not safe to ignore; `AuthFailed` if the server rejects the
-    /// credentials; `RateLimited` if the server has no connection left; `ServiceUnavailable` if no
-    /// server listens there, or no connection can be opened within 4 s. The source is the error of the
-    /// last attempt.
+    /// `InvalidArgument` if options or URL cannot work, if the URL asks for TLS without a feature for it,
+    /// or if it has a parameter that sqlx does not support and that is not safe to ignore; `AuthFailed` if
+    /// the server rejects the credentials; `RateLimited` if the server has no connection left;
+    /// `ServiceUnavailable` if no server listens there, or no connection can be opened within 4 s. The
+    /// source is the error of the last attempt.
     ///
     /// # Cancel safety
     /// Safe: a connection that was being opened is closed.
@@ -196,8 +196,8 @@ fn checked_url(text: &str) -> Result<Cow<'_, str>, LockError> {
             if !values.is_empty() && !values.contains(&value.as_ref()) {
                 let values = values.join("`, `");
                 return Err(bad(format!(
-                    "the URL's parameter `{name}` asks for what sqlx does not support; remove it, or \
-                     set it to `{values}`"
+                    "the URL's parameter `{name}` asks for something that sqlx does not \
+                     support; remove it, or set it to `{values}`"
                 )));
             }
             ignored = true;

@@ -8,8 +8,8 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;
 use syncguard_core::{ErrorCode, LockError};
 
-const POOLER: &str = "prepared statements do not stay with this connection; behind a pooler in \
-                      transaction mode, set `PostgresOptions::transaction_pooler`";
+const POOLER: &str = "a prepared statement is missing on the server connection; \
+                      behind a pooler in transaction mode, set `PostgresOptions::transaction_pooler`";
 
 /// The text by which sqlx reports that it was built without TLS. It has no code for that.
 const NO_TLS_BUILT_IN: &str = "without TLS support";

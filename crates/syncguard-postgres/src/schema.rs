@@ -51,7 +51,7 @@ impl PostgresBackend {
         timeout(SETUP_TIMEOUT, self.set_up())
             .await
             .unwrap_or_else(|_| {
-                let message = format!("the set-up did not end within {SETUP_TIMEOUT:?}");
+                let message = format!("the tables were not created within {SETUP_TIMEOUT:?}");
                 Err(LockError::new(ErrorCode::NetworkTimeout, message))
             })
             .map_err(|error| error.with_operation(Operation::Setup))

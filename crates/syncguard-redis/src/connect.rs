@@ -380,7 +380,7 @@ async fn stranger(config: &Config) -> Option<LockError> {
     Some(during_setup(LockError::new(
         ErrorCode::ServiceUnavailable,
         format!(
-            "the server at the address is no Redis; it says \"{}\"",
+            "the server at the address is not Redis; it replied \"{}\"",
             line.escape_ascii()
         ),
     )))

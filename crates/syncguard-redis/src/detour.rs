@@ -84,7 +84,9 @@ impl Resolve for Detour {
             .collect();
         while let Some(attempt) = attempts.join_next().await {
             if let Ok(Some(addresses)) = attempt {
-                tracing::warn!("a node of the Redis cluster does not answer; going on without it");
+                tracing::warn!(
+                    "a node of the Redis cluster does not answer; continuing with the other nodes"
+                );
                 return Ok(addresses);
             }
         }

@@ -102,9 +102,8 @@ impl Position {
             });
         };
         let parsed = serde_json::from_str(position.as_str());
-        let (cursor, left) = parsed.map_err(|_| {
-            LockError::invalid_argument("this is not a position of a listing on Redis")
-        })?;
+        let (cursor, left) = parsed
+            .map_err(|_| LockError::invalid_argument("not a cursor of a listing on Redis"))?;
         Ok(Self { cursor, left })
     }
 

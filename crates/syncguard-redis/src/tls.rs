@@ -22,8 +22,8 @@ pub(crate) fn connector() -> Result<TlsConnector, LockError> {
     let _ = roots.add_parsable_certificates(load_native_certs().certs);
     if roots.is_empty() {
         return Err(LockError::invalid_argument(
-            "the Redis URL requires TLS, and this system trusts no certificate; install the package \
-             ca-certificates, or configure a client and pass it to `with_client`",
+            "the Redis URL requires TLS, and this system has no CA certificates; install \
+             the package ca-certificates, or configure a client and pass it to `with_client`",
         ));
     }
     let config = ClientConfig::builder_with_provider(provider)

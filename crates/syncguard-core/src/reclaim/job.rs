@@ -1,4 +1,4 @@
-//! [`Job`]: one lock id that is to be released.
+//! [`Job`]: one lock id to release.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use crate::observe::{
 };
 use crate::{Backoff, ErrorCode, Jitter, LockError, LockId, LockKey, Locks, ReleaseResult};
 
-/// The first pause after a failure. Each further one is twice as long.
+/// The first pause after a failure. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 
-/// The longest pause while the store has not been away for long; then a part of that time.
+/// The longest pause, unless the store has been unreachable for long; then the pause is a part of that time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const PAUSES_PER_TIME_AWAY: u32 = 20;
 
-/// The first pause after `NotHeld`, while the acquire may still arrive. Each further one is eight times
-/// as long: many callers can abandon an acquire of the same held key.
+/// The first pause after `NotHeld`, while the acquire may still arrive. Each further pause is eight times
+/// as long: many callers can abandon an acquire of one held key.
 const FIRST_STRAGGLER_PAUSE: Duration = Duration::from_millis(40);
 const STRAGGLER_PAUSE_FACTOR: u32 = 8;
 
@@ -46,19 +46,19 @@ pub(super) struct Job<F: FenceToken> {
 
 const _: () = assert!(size_of::<Job<crate::Fence>>() <= 256);
 
-/// The store has answered that the id holds nothing.
+/// The store has replied that the id holds nothing.
 #[derive(Debug, Clone, Copy)]
 struct NotHeld {
     since: Instant,
     pause: Duration,
 }
 
-/// What an attempt means for the worker.
+/// The result of an attempt, for the worker.
 #[derive(Debug)]
 pub(super) enum Attempted<F: FenceToken> {
-    /// The store answered. The job is done, or is due again later.
+    /// The store replied. The job is done, or is due again later.
     Answered(Option<Job<F>>),
-    /// It failed, with this code. The same.
+    /// The attempt failed with this code. The job is done, or is due again later.
     Failed(Option<Job<F>>, ErrorCode),
 }
 
@@ -108,7 +108,7 @@ impl<F: FenceToken> Job<F> {
         }
     }
 
-    /// The acquire may still arrive: its own release may have overtaken it on another connection.
+    /// The acquire may still arrive: its release may have overtaken it on another connection.
     fn after_not_held(mut self) -> Option<Self> {
         let now = Instant::now();
         let NotHeld { since, pause } = self.not_held.unwrap_or(NotHeld {
@@ -129,7 +129,7 @@ impl<F: FenceToken> Job<F> {
     }
 
     fn after_failure(mut self, error: LockError) -> Option<Self> {
-        // Credentials can be rotated; what the store refuses for another reason it refuses for good.
+        // Credentials can be rotated. A refusal for any other reason is permanent.
         let hopeless = !error.is_retryable()
             && !error.outcome_unknown()
             && error.code() != ErrorCode::AuthFailed;
@@ -142,16 +142,16 @@ impl<F: FenceToken> Job<F> {
         Some(self)
     }
 
-    /// Whether it gives up: the lock has expired, or the store was away for long.
+    /// Whether the job stops retrying: the lock has expired, or the store was unreachable for long.
     fn is_over(&self) -> bool {
         self.started.elapsed() >= self.persistence
     }
 
-    /// Gives up without an attempt if it is over, while attempts of others fail with this code.
+    /// Ends a job without an attempt if its time is over while attempts of other jobs fail with this code.
     pub(super) fn gives_up(&self, code: ErrorCode) -> bool {
         let over = self.is_over();
         if over {
-            let error = LockError::new(code, "the store was away until the lock expired");
+            let error = LockError::new(code, "the store was unreachable until the lock expired");
             self.give_up(self.subject().describe(error));
         }
         over
@@ -191,7 +191,7 @@ impl<F: FenceToken> Job<F> {
     }
 }
 
-/// The pause after so many failures in a row, since a store went away.
+/// The pause after this many failures in a row, since a store became unreachable.
 pub(super) fn pause_after(failures: u32, away: Duration) -> Duration {
     let longest = LONGEST_PAUSE.max(away / PAUSES_PER_TIME_AWAY);
     Backoff::Exponential.delay(Jitter::Equal, FIRST_PAUSE, longest, failures)

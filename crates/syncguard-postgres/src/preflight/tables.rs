@@ -160,8 +160,7 @@ impl Expected<'_> {
                 if row.try_get("must_be_given")? {
                     finding(
                         format!(
-                            "{name} has a column \"{column}\" that needs a value, and SyncGuard \
-                             has none for it"
+                            "{name} has a column \"{column}\" that requires a value, and SyncGuard writes none"
                         ),
                         format!("ALTER TABLE {name} ALTER COLUMN \"{column}\" DROP NOT NULL"),
                     );

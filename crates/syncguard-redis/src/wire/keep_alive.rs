@@ -26,7 +26,7 @@ pub(crate) async fn keep_alive(client: Client, mut options: Options, timeout: Du
         let command = CustomCommand::new_static("TIME", ClusterHash::FirstKey, false);
         let reply: Result<Value, _> = asking.custom(command, Vec::<Value>::new()).await;
         if reply.is_err_and(|error| matches!(error.kind(), ErrorKind::Timeout)) {
-            tracing::warn!("a connection to Redis fell silent; it is replaced");
+            tracing::warn!("no reply on a connection to Redis; reconnecting");
             let _ = tokio::time::timeout(timeout, client.force_reconnection()).await;
         }
     }
