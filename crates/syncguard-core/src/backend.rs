@@ -49,9 +49,9 @@ pub const MAX_PAGE_SIZE: u32 = 1_000;
 
 /// A store of locks: typed calls, each one atomic step in the store.
 ///
-/// Arguments are parsed before they get here. [`Locks`](crate::Locks) adds what every store needs:
-/// deadlines, reclaiming, cancellation, fence warnings, telemetry, context on errors. An
-/// implementation translates calls and maps errors, no more.
+/// [`Locks`](crate::Locks) parses all arguments first. It also adds what every store needs: deadlines,
+/// reclaiming, cancellation, fence warnings, telemetry, context on errors. An implementation translates
+/// calls and maps errors, no more.
 ///
 /// # Contract
 ///
@@ -67,7 +67,7 @@ pub const MAX_PAGE_SIZE: u32 = 1_000;
 /// - Name things with [`make_storage_key`] and [`make_fence_key`].
 /// - Mark an error [`outcome_unknown`](LockError::outcome_unknown) unless the store certainly did
 ///   not apply the call. What was never sent has a known outcome.
-/// - Do not retry and do not wait longer than the request's `deadline`: the caller is gone by then.
+/// - Do not retry, and do not wait longer than the request's `deadline`: the caller has left by then.
 ///   Whatever a driver queues must not take effect after the future is dropped, or must be undone by
 ///   a release with the same id that follows it.
 /// - Implement [`preflight`](Self::preflight) if the store can be configured wrongly.
@@ -79,8 +79,8 @@ pub const MAX_PAGE_SIZE: u32 = 1_000;
 ///
 /// # Cancel safety
 ///
-/// Every future may be dropped at any point. The outcome of a call in flight is then unknown;
-/// `Locks` settles it.
+/// Callers may drop a future at any point. The outcome of a call in flight is then unknown; `Locks`
+/// releases in the background whatever it may have acquired.
 pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// [`Fence`](crate::Fence) or [`NoFence`].
     type Fence: FenceToken;
@@ -136,13 +136,13 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         async move { Ok(self.lookup_raw(lookup).await?.is_some()) }
     }
 
-    /// Watches a key for a caller that waits for it. Default: `None`, and it polls.
+    /// Watches a key for a caller that waits for it. Default: `None`, so that the caller polls.
     ///
-    /// [`Watch::changed`] resolves when the key may have become free by a release, whoever releases it.
-    /// It need not resolve when a lease expires: an acquire says when that will be. A wake-up that is
-    /// missed costs time and never correctness, since the caller asks now and then all the same.
+    /// [`Watch::changed`] resolves when any client may have released the key. It need not resolve when a
+    /// lease expires: the result of the acquire says when that will be. A missed wake-up costs time, never
+    /// correctness: the caller polls as well.
     ///
-    /// `None` says that the store has no wake-ups to give, for now or at all.
+    /// `None`: the store has no wake-ups, now or ever.
     ///
     /// # Errors
     /// A failure of the store. The caller polls, and tries again later.
@@ -156,9 +156,9 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
 
     /// Lists live locks, a page at a time. Default: `None`, which says that this backend cannot list.
     ///
-    /// It looks at a bounded number of entries, whatever they are: a page that is short, or has no lock at
-    /// all, may have a next one. A value that is no lock is left out, and so is a lock that belongs to another
-    /// prefix of the store. `Locks` passes a [position](ListPage::next) of the same prefix.
+    /// A call reads a bounded number of entries. A page with few locks, or with none, may still have a next
+    /// one. Leave out values that are no locks, and locks of another prefix of the store. `Locks` passes a
+    /// [position](ListPage::next) of the same prefix.
     ///
     /// # Errors
     /// A failure of the store.
@@ -180,8 +180,8 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
 
     /// Checks how the store is configured. Default: no findings.
     ///
-    /// It may send more than reads, but leaves no lock, no fence counter and no setting of the store
-    /// different. Report a missing permission as a finding, not as an error.
+    /// It may do more than read, but it changes no lock, no fence counter and no setting of the store.
+    /// Report a missing permission as a finding, not as an error.
     ///
     /// # Errors
     /// A failure that would fail every operation, such as a server that cannot be reached or a wrong
@@ -194,9 +194,9 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         async { Ok(Vec::new()) }
     }
 
-    /// Deletes up to `limit` expired locks, and returns how many it deleted; fewer than `limit` means that
-    /// none are left that expired more than two seconds ago. Never a fence counter. Default: 0, for stores
-    /// that forget expired locks themselves.
+    /// Deletes up to `limit` expired locks, never a fence counter, and returns how many it deleted. Fewer
+    /// than `limit` means that no lock is left that expired more than two seconds ago. Default: 0, for
+    /// stores that delete expired locks themselves.
     ///
     /// # Errors
     /// A failure of the store.
@@ -208,8 +208,8 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         async { Ok(0) }
     }
 
-    /// Closes the connections that the backend itself opened, once what is in flight on them has
-    /// ended. From then on calls fail with `ServiceUnavailable`. Default: nothing to close.
+    /// Closes the connections that the backend itself opened, once the calls in flight have ended. Later
+    /// calls fail with `ServiceUnavailable`. Default: nothing to close.
     ///
     /// # Errors
     /// A failure to close in an orderly way; the connections are closed nonetheless.

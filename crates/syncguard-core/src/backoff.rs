@@ -6,16 +6,16 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Backoff {
-    /// It doubles each time.
+    /// The delay doubles each time.
     #[default]
     Exponential,
-    /// It stays the same.
+    /// The delay stays the same.
     Fixed,
 }
 
 impl Backoff {
-    /// The delay after attempt number `attempt`, which counts from 0, if the first is to be `base` and
-    /// none longer than `longest`. It never overflows.
+    /// The delay after attempt number `attempt`, counted from 0. The first delay is `base`, and none is
+    /// longer than `longest`. It never overflows.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -52,21 +52,21 @@ impl Backoff {
     }
 }
 
-/// How much of a delay is random, so that waiters do not ask in step.
+/// How much of a delay is random, so that waiters do not all ask at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Jitter {
     /// Each delay is between half and all of its nominal length.
     #[default]
     Equal,
-    /// All of it is random.
+    /// The whole delay is random.
     Full,
     /// None.
     None,
 }
 
 fn random_up_to(bound: Duration) -> Duration {
-    // Without randomness the middle will do: nothing but the spread depends on it.
+    // Without randomness, use the middle: only the spread of the delays depends on it.
     let random = getrandom::u32().unwrap_or(u32::MAX / 2);
     let scaled = (bound.as_nanos() >> 32).saturating_mul(u128::from(random))
         + (((bound.as_nanos() & u128::from(u32::MAX)) * u128::from(random)) >> 32);

@@ -62,20 +62,20 @@ impl<F: FenceToken> LocksBuilder<F> {
         self
     }
 
-    /// Bounds the release that a dropped guard starts. Default: the operation timeout alone.
+    /// Limits the release that a dropped guard starts. Default: the operation timeout.
     ///
-    /// A release that takes longer is reported as `NetworkTimeout` to
+    /// SyncGuard reports a release that takes longer as `NetworkTimeout` to
     /// [`on_release_error`](Self::on_release_error), and goes on in the background.
     pub fn dispose_timeout(mut self, timeout: Duration) -> Self {
         self.settings.dispose_timeout = Some(timeout);
         self
     }
 
-    /// Handles releases that fail where no caller waits for the answer: of a dropped guard, at the end
-    /// of a section, and when the background gives up. Default: `tracing::warn!`, without identifiers.
+    /// Handles failed releases that no caller waits for: of a dropped guard, at the end of a section, and
+    /// when the background stops retrying. Default: `tracing::warn!`, without identifiers.
     ///
-    /// A lock that is gone already is no failure. A panic in the handler is contained. A request can
-    /// bring a handler of its own, such as [`LockRequest::on_release_error`].
+    /// A lock that is gone already is no failure. SyncGuard catches a panic of the handler. A request can
+    /// have its own handler: see [`LockRequest::on_release_error`].
     ///
     /// [`LockRequest::on_release_error`]: crate::LockRequest::on_release_error
     pub fn on_release_error(
@@ -86,8 +86,8 @@ impl<F: FenceToken> LocksBuilder<F> {
         self
     }
 
-    /// Whether callers that wait are woken by the store when a key becomes free, where the store can do
-    /// that. Default: `true`. Without wake-ups they poll.
+    /// Whether the store, if it can, wakes waiting callers when a key becomes free. Default: `true`.
+    /// Without wake-ups they poll.
     pub fn wake_ups(mut self, wake_ups: bool) -> Self {
         self.settings.wake_ups = wake_ups;
         self
@@ -99,14 +99,14 @@ impl<F: FenceToken> LocksBuilder<F> {
         self
     }
 
-    /// Replaces the clock that leases are watched by. It counts from any fixed point, never runs
-    /// backwards, and must go on while the machine is suspended. For tests.
+    /// Replaces the clock that measures leases on this side. It counts from any fixed point, never runs
+    /// backwards, and must continue while the machine is suspended. For tests.
     pub fn monotonic_clock(mut self, now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         self.settings.clock = Clock::from_fn(now);
         self
     }
 
-    /// Makes the handle. Nothing is sent yet.
+    /// Makes the handle. It sends nothing.
     #[must_use]
     pub fn build(self) -> Locks<F> {
         let store = Store::new(self.backend, self.settings, &self.observers);

@@ -16,7 +16,7 @@ use crate::{
     ReleaseResult, Ttl,
 };
 
-/// Farther ahead than any caller waits, for timeouts that the clock cannot count.
+/// The deadline if the timeout is too long for the clock to count: longer than any caller waits.
 const FAR_AHEAD: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
 /// What ends a call early.
@@ -24,7 +24,7 @@ const FAR_AHEAD: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 pub(crate) struct Limits {
     /// The caller's token.
     pub(crate) token: Option<CancellationToken>,
-    /// A deadline before that of the operation timeout.
+    /// An earlier deadline than that of the operation timeout.
     pub(crate) deadline: Option<Instant>,
 }
 
@@ -35,7 +35,7 @@ impl Limits {
             .is_some_and(CancellationToken::is_cancelled)
     }
 
-    /// Fails if nothing may be sent: outside a runtime, or if the token was cancelled before.
+    /// Fails if the call must not start: outside a runtime, or if the token was cancelled before.
     pub(crate) fn check(&self) -> Result<Handle, LockError> {
         let runtime = current_runtime()?;
         match self.is_cancelled() {
@@ -102,7 +102,7 @@ impl<'a> Subject<'a> {
 }
 
 impl Operation {
-    /// Whether it may change the store, so that cut short its outcome is unknown.
+    /// Whether the call may change the store. If it is cut short, its outcome is then unknown.
     pub(crate) const fn mutates(self) -> bool {
         matches!(
             self,
@@ -125,7 +125,7 @@ impl<F: FenceToken> Locks<F> {
         result
     }
 
-    /// Makes a call that ends by its deadline, or when its token is cancelled.
+    /// Makes a call, and ends it at its deadline or when its token is cancelled.
     pub(crate) async fn bounded<'a, T>(
         &'a self,
         subject: Subject<'a>,
@@ -133,14 +133,13 @@ impl<F: FenceToken> Locks<F> {
         send: impl FnOnce(Instant) -> Answer<'a, T>,
     ) -> Result<T, LockError> {
         let operation = subject.operation;
-        // Known to have no effect: nothing was sent, or it only reads.
+        // Known to have no effect: nothing was sent, or the call only reads.
         let unknown_if_sent = |error: LockError| match operation.mutates() {
             true => error.with_outcome_unknown(),
             false => error,
         };
         let sent = async {
-            // A call that never waits, of a store in this process or one that is refused, lets other tasks
-            // run.
+            // A call that never waits (a store in this process, or a refused call) still lets other tasks run.
             consume_budget().await;
             limits.check()?;
             if operation != Operation::Close && self.store().closed.is_cancelled() {
@@ -167,7 +166,7 @@ impl<F: FenceToken> Locks<F> {
         limits.deadline.map_or(own, |deadline| deadline.min(own))
     }
 
-    /// A parsed argument; the observers are notified of one that is bad.
+    /// Parses an argument, and notifies the observers if it is bad.
     pub(crate) fn admit<T>(
         &self,
         subject: Subject<'_>,
@@ -194,13 +193,13 @@ impl<F: FenceToken> Locks<F> {
     }
 }
 
-/// A call in flight. Its end is reported to the observers, whatever that is.
+/// A call in flight. However it ends, the observers are notified.
 #[derive(Debug)]
 pub(crate) struct Begun<'a> {
     observers: &'a Observers,
     backend: &'static str,
     subject: Subject<'a>,
-    /// `None` where nobody observes, or once the end was reported.
+    /// `None` without observers, and after the end was reported.
     started: Option<Instant>,
 }
 
@@ -250,7 +249,7 @@ impl Drop for Begun<'_> {
     }
 }
 
-/// What an answer counts as for observers.
+/// What observers are told about a result.
 pub(crate) trait Outcome {
     fn outcome(&self) -> OperationOutcome {
         OperationOutcome::Ok
@@ -291,7 +290,7 @@ impl Outcome for Vec<Finding> {}
 impl<F: FenceToken> Outcome for Option<LockInfoDebug<F>> {}
 impl<F: FenceToken> Outcome for ListPage<F> {}
 
-/// The time that lies this far ahead, or as far as the clock can count.
+/// The time after this duration, or the latest that the clock can count.
 pub(crate) fn after(now: Instant, timeout: Duration) -> Instant {
     now.checked_add(timeout).unwrap_or_else(|| now + FAR_AHEAD)
 }

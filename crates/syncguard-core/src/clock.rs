@@ -1,4 +1,4 @@
-//! The local clock that leases are watched by: monotonic, and running through suspend.
+//! The local clock that measures leases: monotonic, and it continues during suspend.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Time since some fixed point: monotonic, and counted while the machine is suspended, too.
+/// Time since some fixed point: monotonic, the time of a suspended machine included.
 ///
-/// It also follows Tokio's clock where a test has paused that and moves it ahead,
-/// so that leases, waits and an in-process store agree on the time.
+/// If a test pauses and advances Tokio's clock, this clock follows it. So leases, waits and an in-process
+/// store agree on the time.
 ///
 /// The default clock of a [`Locks`](crate::Locks). `std::time::Instant` does not count suspend on Linux:
-/// after it, a holder would still rely on a lease that expired meanwhile.
+/// afterwards a holder would still rely on a lease that expired during the suspend.
 #[must_use]
 pub fn monotonic_now() -> Duration {
     static START: LazyLock<(Duration, Instant)> = LazyLock::new(|| (since_boot(), Instant::now()));
     let (booted, started) = *START;
-    // Tokio's clock counts no suspend: unless a test moves it, it is never ahead.
+    // Tokio's clock does not count suspend: it is never ahead unless a test advances it.
     since_boot().saturating_sub(booted).max(started.elapsed())
 }
 
@@ -51,7 +51,7 @@ impl fmt::Debug for Clock {
 fn since_boot() -> Duration {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-    // On Apple's systems CLOCK_MONOTONIC is the one that counts sleep.
+    // On Apple's systems CLOCK_MONOTONIC counts sleep.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 

@@ -18,14 +18,13 @@ use crate::{LockId, LockKey};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WaitSummary {
-    /// Attempts that were made, the last one included: how often the store was asked. None if the
-    /// wait ended before its turn came.
+    /// How many attempts were sent to the store. Zero if the wait ended before its turn in the line.
     pub attempts: u32,
-    /// How often it asked again only because time had passed.
+    /// Attempts that were made because a delay had passed.
     pub polls: u32,
-    /// How often it asked again because the store said that the key may be free.
+    /// Attempts that were made because the store reported a release.
     pub wake_ups: u32,
-    /// How often it asked again because a release of this process had ended.
+    /// Attempts that were made because this process had released the key.
     pub hand_overs: u32,
     /// Time from the call to the end of the wait.
     pub waited: Duration,
@@ -38,7 +37,7 @@ pub struct WaitSummary {
 /// [`ExtendResult`](crate::ExtendResult).
 ///
 /// `Display`, `Debug` and `Serialize` never show a raw key, a raw lock id or a password. Only
-/// [`key`](Self::key) and [`lock_id`](Self::lock_id) give the raw key and id.
+/// [`key`](Self::key) and [`lock_id`](Self::lock_id) return the raw key and id.
 ///
 /// ```
 /// use syncguard_core::{ErrorCode, LockKey};
@@ -65,7 +64,7 @@ struct Inner {
 impl LockError {
     /// An error with a message for the operator.
     ///
-    /// The message must hold no raw key, lock id or credential: it reaches logs.
+    /// The message must contain no raw key, lock id or credential: it is logged.
     #[must_use]
     pub fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Inner {
@@ -141,25 +140,25 @@ impl LockError {
         &self.0.message
     }
 
-    /// The operation that failed, where one was under way.
+    /// The operation that failed, if the error is of an operation.
     #[must_use]
     pub fn operation(&self) -> Option<Operation> {
         self.0.operation
     }
 
-    /// The key. Its raw text is sensitive: read it by [`LockKey::as_str`] only where it may be seen.
+    /// The key. Its raw text ([`LockKey::as_str`]) is sensitive.
     #[must_use]
     pub fn key(&self) -> Option<&LockKey> {
         self.0.key.as_ref()
     }
 
-    /// The raw lock id. Releasing it again settles a release of unknown outcome.
+    /// The raw lock id. If a release had an unknown outcome, release this id again.
     #[must_use]
     pub fn lock_id(&self) -> Option<&LockId> {
         self.0.lock_id.as_ref()
     }
 
-    /// How the wait went, if a [`lock`](crate::Locks::lock) request had begun to wait.
+    /// The figures of the wait, if a [`lock`](crate::Locks::lock) request had begun to wait.
     #[must_use]
     pub fn wait(&self) -> Option<WaitSummary> {
         self.0.wait
@@ -167,14 +166,14 @@ impl LockError {
 
     /// Whether the store may have applied the operation although it failed here.
     ///
-    /// The background releases whatever such an acquire may have acquired; a release or extend can be
-    /// called again with the same id.
+    /// SyncGuard releases in the background whatever such an acquire may have acquired. Call a release or
+    /// extend again with the same id.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
         self.0.outcome_unknown
     }
 
-    /// Whether the same call may succeed later without any change to it.
+    /// Whether the same call may succeed later.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(
@@ -186,8 +185,8 @@ impl LockError {
         )
     }
 
-    /// A driver may quote the identifiers it was given, as they are or escaped. Such an error cannot
-    /// be shown. (Nor can one that contains a key as an ordinary word by chance.)
+    /// A driver may quote the identifiers of a call, as they are or escaped. Such an error must not be
+    /// shown. (Nor is one that contains a key by chance, as an ordinary word.)
     fn redact_source(&mut self) {
         let Some(source) = &self.0.source else {
             return;
@@ -255,7 +254,7 @@ impl fmt::Debug for LockError {
     }
 }
 
-/// `code`, `message`, `operation`, `outcomeUnknown`, `retryable`, and where they are known `keyHash`,
+/// `code`, `message`, `operation`, `outcomeUnknown`, `retryable`, and if they are known `keyHash`,
 /// `lockIdHash`, `attempts` and `waitedMs`.
 impl Serialize for LockError {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -296,9 +295,9 @@ impl From<Infallible> for LockError {
 
 /// Whether `text` shows the identifier.
 ///
-/// A few letters occur in ordinary words, where they reveal nothing. So a short key counts only
-/// where it is a word of its own, or the end of a word after `\` or `%`, whose beginning may be an
-/// escape, as in `\nkey` or `%20key`.
+/// A few letters occur inside ordinary words and reveal nothing there. So a short key counts only as a
+/// whole word, or as the end of a word that has `\` or `%`: that may be an escape, as in `\nkey` or
+/// `%20key`.
 fn is_quoted(raw: &str, text: &str) -> bool {
     const SHORT: usize = 3;
     let is_in_word = |character: char| character.is_ascii_alphanumeric();

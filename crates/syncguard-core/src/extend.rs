@@ -1,4 +1,4 @@
-//! [`AutoExtend`]: renewing a lease for as long as its holder works.
+//! [`AutoExtend`]: renews a lease while its holder works.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use crate::backend::FenceToken;
 use crate::call::Limits;
 use crate::{Lease, Ttl};
 
-/// A lease is renewed once this fraction of its TTL has passed.
+/// SyncGuard renews a lease when this fraction of its TTL has passed.
 const RENEWALS_PER_TTL: u32 = 3;
 
-/// How many times a failing renewal is retried within one interval.
+/// How often a failed renewal is retried within one interval.
 const RETRIES_PER_INTERVAL: u32 = 8;
 
 /// How a lease is renewed: see [`LockOptions::auto_extend`](crate::LockOptions::auto_extend) and
 /// [`LockGuard::auto_extend`](crate::LockGuard::auto_extend).
 ///
-/// SyncGuard renews the lease every TTL/3, by one request at a time. A renewal that fails is retried
-/// until the local deadline. Once the store says that the lock is gone, or the deadline has passed,
+/// SyncGuard renews the lease every TTL/3, with one request in flight at a time. It retries a failed
+/// renewal until the local deadline. When the store says that the lock is gone, or the deadline has passed,
 /// the lease is [lost](Lease::lost).
 ///
 /// ```
@@ -41,16 +41,16 @@ impl AutoExtend {
         Self::default()
     }
 
-    /// Stops renewing this long after the start; the lease then ends with its TTL, so that the lock is
-    /// held for `max_hold` and one TTL at most. Default: no limit.
+    /// Stops renewing this long after the start. The lease then expires with its TTL, so the lock is held
+    /// for at most `max_hold` and one TTL. Default: no limit.
     ///
-    /// A section that hangs then does not hold its key for ever.
+    /// So a section that hangs does not hold its key for ever.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
-    /// Whether renewing has stopped by itself after this time.
+    /// Whether the renewals have stopped by themselves after this time.
     pub(crate) fn ended(self, after: Duration) -> bool {
         self.max_hold.is_some_and(|max_hold| after >= max_hold)
     }
@@ -76,15 +76,15 @@ impl Renewal {
         }))
     }
 
-    /// Ends it, a request in flight included. Such a request can do no harm once the lock is released:
-    /// an extend brings nothing back.
+    /// Ends the renewal, a request in flight included. That request does no harm after the release: an
+    /// extend does not bring a lock back.
     pub(crate) fn abort(&self) {
         self.0.abort();
     }
 
-    /// Resolves once nothing of it is left.
+    /// Resolves when the task has ended.
     pub(crate) async fn ended(mut self) {
-        // Aborted or ended by itself: the result says nothing more.
+        // The task was aborted or ended by itself: its result does not matter.
         drop((&mut self.0).await);
     }
 }

@@ -7,21 +7,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{ErrorCode, LockError, LockKey};
 
-/// Largest fence that is ever granted.
+/// The greatest fence that SyncGuard grants.
 pub const FENCE_MAX: u64 = 900_000_000_000_000;
 
-/// Above this fence every grant warns: move to a new key namespace before [`FENCE_MAX`].
+/// Above this fence every grant logs a warning: move to a new key namespace before [`FENCE_MAX`].
 pub const FENCE_WARN: u64 = 90_000_000_000_000;
 
-/// Digits of a fence, zero-padded: text order is numeric order, and Lua and JSON keep it exact.
+/// Digits of a fence, zero-padded. So text order is numeric order, and Lua and JSON keep the number exact.
 pub const FENCE_DIGITS: usize = 15;
 
 const LARGEST_PRINTABLE: u64 = 999_999_999_999_999;
 
 /// A fencing token: strictly greater with every grant of its key, for as long as the store lives.
 ///
-/// Pass it to the resource that the lock protects and have the resource refuse anything smaller
-/// than the greatest it has seen. It prints as 15 digits and travels as a string in JSON.
+/// Pass it to the resource that the lock protects. The resource must refuse a fence that is smaller than
+/// the greatest it has seen. A fence prints as 15 digits and is a string in JSON.
 ///
 /// ```
 /// # use syncguard_core::Fence;
@@ -46,8 +46,8 @@ impl Fence {
         Ok(Self(counter))
     }
 
-    /// The error of a grant that would pass [`FENCE_MAX`](crate::backend::FENCE_MAX), for stores that
-    /// check it themselves.
+    /// The error of a grant above [`FENCE_MAX`](crate::backend::FENCE_MAX), for stores that check the limit
+    /// themselves.
     #[must_use]
     pub fn exhausted() -> LockError {
         LockError::new(
@@ -133,8 +133,8 @@ pub struct NoFence;
 
 /// [`Fence`] or [`NoFence`]: whether a backend fences is part of its type.
 ///
-/// On a fencing backend a lease's `fence()` is a [`Fence`], without an `Option`; on another it
-/// does not exist.
+/// On a backend with fences, a lease's `fence()` is a [`Fence`], without an `Option`. On another backend
+/// the method does not exist.
 pub trait FenceToken:
     sealed::Sealed + Copy + Eq + fmt::Debug + Serialize + Send + Sync + 'static
 {

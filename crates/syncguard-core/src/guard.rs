@@ -1,4 +1,4 @@
-//! [`LockGuard`]: a held lock, released on every path.
+//! [`LockGuard`]: a held lock that is released on every path.
 
 use std::fmt;
 use std::ops::Deref;
@@ -19,8 +19,7 @@ use crate::{
     ReleaseResult, Request, Ttl,
 };
 
-/// Acquires a key in one attempt, by a fresh id. Ends by `deadline` if that is before the operation
-/// timeout.
+/// Acquires a key in one attempt, with a fresh id. Ends at `deadline` if that is before the operation timeout.
 pub(crate) async fn attempt<F: FenceToken>(
     locks: &Locks<F>,
     key: &LockKey,
@@ -33,14 +32,14 @@ pub(crate) async fn attempt<F: FenceToken>(
         deadline,
     };
     let subject = Subject::new(Operation::Acquire).key(key).ttl(ttl);
-    // What keeps it from being sent at all.
+    // An error that keeps the attempt from being sent.
     let ready = || Ok((limits.check()?, LockId::generate()?));
     let (runtime, id) = ready().map_err(|error| locks.refused(subject, error))?;
     let subject = subject.lock_id(&id);
     let begun = locks.begin(subject);
     let on_error = options.on_release_error.as_ref();
     let reclaim = Reclaim::of_acquire(locks, runtime, &id, key, ttl, on_error);
-    // Read before the request leaves: the lease can only have begun later.
+    // Read before the request leaves: the lease cannot have begun earlier.
     let started = locks.now();
     let result = locks
         .bounded(subject, &limits, |deadline| {
@@ -62,7 +61,7 @@ pub(crate) async fn attempt<F: FenceToken>(
     };
     begun.end(&result);
     let result = match result {
-        // Dropped while it is armed, the reclaim releases the lock.
+        // If the reclaim is dropped armed, it releases the lock.
         Err(error) if error.outcome_unknown() => return Err(error),
         result => result,
     };
@@ -91,9 +90,9 @@ pub(crate) async fn attempt<F: FenceToken>(
 
 /// A held lock. [Release](Self::release) it; dropping it releases in the background.
 ///
-/// Dropping is best effort: it never blocks and never panics, inside a runtime or outside, and hands
-/// the release to the runtime that acquired the lock. If that runtime ends first, the TTL frees the
-/// key. So release explicitly where it matters, and [drain](Locks::drain) before shutting down.
+/// Dropping is best effort. It never blocks and never panics, inside a runtime or outside. The runtime that
+/// acquired the lock releases it; if that runtime ends first, the lock expires with its TTL. So release
+/// explicitly where it matters, and [drain](Locks::drain) before shutting down.
 ///
 /// It derefs to the [`Lease`].
 #[must_use = "the lock is released as soon as the guard is dropped"]
@@ -105,21 +104,21 @@ pub struct LockGuard<F: FenceToken = Fence> {
     renewal: Option<Renewal>,
     on_release_error: Option<ReleaseErrorHandler>,
     armed: bool,
-    /// Callers of this process wait until it is dropped.
+    /// Other callers of this process wait until it is dropped.
     place: Option<Place<F>>,
 }
 
 impl<F: FenceToken> LockGuard<F> {
-    /// Releases the lock and waits for the store's answer.
+    /// Releases the lock and waits for the store's reply.
     ///
-    /// `NotHeld` means that the lease had expired: part of the work ran without the lock.
+    /// `NotHeld` means that the lease had ended before: part of the work ran without the lock.
     ///
     /// # Errors
-    /// `Aborted`, a failure of the store, or `Internal` outside a Tokio runtime. The background then
-    /// repeats the release: also if the token was cancelled before anything was sent.
+    /// `Aborted`, a failure of the store, or `Internal` outside a Tokio runtime. SyncGuard then retries the
+    /// release in the background, also if the token was cancelled before anything was sent.
     ///
     /// # Cancel safety
-    /// Safe: dropped at any point, even before it was awaited, the release goes on in the background.
+    /// Safe: if the request is dropped, even before it was awaited, the release continues in the background.
     pub fn release(self) -> Request<ReleaseResult> {
         Request::new(move |limits| self.release_within(limits))
     }
@@ -128,7 +127,8 @@ impl<F: FenceToken> LockGuard<F> {
         mut self,
         limits: Limits,
     ) -> Result<ReleaseResult, LockError> {
-        // Outside a runtime nothing can be sent: dropped, `self` releases on its own one.
+        // Outside a runtime nothing can be sent. Dropping `self` releases on the runtime that acquired the
+        // lock.
         current_runtime().map_err(|error| {
             let subject = self.lease.subject(Operation::Release);
             self.locks().refused(subject, error)
@@ -138,7 +138,7 @@ impl<F: FenceToken> LockGuard<F> {
             (renewal, Instant::now())
         });
         self.lease.end();
-        // The release settles itself in the background, unless it is refused.
+        // From here on the background completes the release, unless the call is refused.
         self.armed = false;
         let (key, id) = (self.lease.key(), self.lease.lock_id());
         let on_error = self.on_release_error.as_ref();
@@ -149,7 +149,7 @@ impl<F: FenceToken> LockGuard<F> {
             self.place = None;
         }
         if let Some((renewal, started)) = renewal {
-            // Its runtime may stand still.
+            // The guard's runtime may not be running.
             let deadline = self.locks().deadline(started, &limits);
             tokio::select! {
                 () = renewal.ended() => {}
@@ -162,7 +162,7 @@ impl<F: FenceToken> LockGuard<F> {
 
     /// Renews the lease until the guard is released, dropped or detached.
     ///
-    /// Watch [`lost`](Lease::lost) beside the work: the lease can still be lost.
+    /// The lease can still be lost: watch [`lost`](Lease::lost) while you work.
     pub fn auto_extend(mut self, options: AutoExtend) -> Self {
         if let Some(runtime) = &self.runtime {
             let lease = self.lease.clone();
@@ -171,19 +171,17 @@ impl<F: FenceToken> LockGuard<F> {
         self
     }
 
-    /// Keeps its place at the line of the key.
+    /// Keeps the guard's place in the key's line.
     pub(crate) fn keep(&mut self, place: Place<F>) {
         self.place = Some(place);
     }
 
-    /// Lets go of a lease that is lost. Nothing is released where the store has said that there
-    /// is nothing to release.
+    /// Drops a guard whose lease is lost. Sends no release if the store has said that the lock is gone.
     pub(crate) fn abandon(mut self) {
         self.armed = !self.lease.is_gone();
     }
 
-    /// Keeps the lock beyond the guard, until someone releases it by its id or it expires. Renewal
-    /// stops.
+    /// Keeps the lock beyond the guard, until someone releases it by its id or it expires. The renewals stop.
     #[must_use]
     pub fn detach(mut self) -> Lease<F> {
         self.armed = false;

@@ -1,14 +1,14 @@
-//! [`hash_key`]: the display hash that stands in for identifiers wherever people look.
+//! [`hash_key`]: the display hash that logs and events show in place of identifiers.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
-/// Stands in for a key or a lock id in logs, events and `Debug`: 24 lowercase hex digits.
+/// Logs, events and `Debug` show this in place of a key or a lock id: 24 lowercase hex digits.
 ///
-/// Not cryptographic: a short or guessable key can be found by trying. It keeps identifiers out
-/// of plain sight and lets two log lines be matched, no more.
+/// Not cryptographic: a short or guessable key can be found by trying. The hash only keeps identifiers out
+/// of plain sight, and lets you match log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HashId([u32; 3]);
 

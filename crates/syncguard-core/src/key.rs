@@ -40,8 +40,8 @@ impl LockKey {
         if key.contains('\0') {
             return Err(LockError::invalid_argument("the key contains U+0000"));
         }
-        // Composition shrinks a text to no less than a third: what is far longer is refused
-        // without the work of normalizing it.
+        // NFC shrinks a text to no less than a third. So a text that is far too long is refused before it
+        // is normalized.
         let too_long = || {
             LockError::invalid_argument(format!(
                 "the key is longer than {MAX_KEY_LENGTH_BYTES} bytes of UTF-8 in NFC"

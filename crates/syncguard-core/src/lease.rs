@@ -16,13 +16,13 @@ use crate::{ExtendResult, Fence, LockError, LockId, LockKey, Locks, Request, Ttl
 /// Upper bound of a sleep: timers stop while the machine is suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// What a holder knows about its lease, and what it can do with it.
+/// A holder's view of its lease, and the operations on it.
 ///
 /// Clones share one state. A `Lease` does not keep the lock: the [`LockGuard`](crate::LockGuard) does,
 /// or the request that runs a section.
 ///
-/// It knows what is done through it and its guard. It notices a release by the bare id, here or in
-/// another process, at its own next extend.
+/// A `Lease` knows the operations that were made through it and its guard. It notices a release by the lock
+/// id alone, in this process or another, at its next extend.
 pub struct Lease<F: FenceToken = Fence>(Arc<State<F>>);
 
 struct State<F: FenceToken> {
@@ -32,25 +32,25 @@ struct State<F: FenceToken> {
     fence: F,
     expires_at_ms: AtomicI64,
     term: Mutex<Term>,
-    /// The term has changed.
+    /// Notifies of a change of the deadline.
     changed: Notify,
-    /// Held during an extend: the store's last answer must also be the last one here.
+    /// Held during an extend, so that the store's last reply is also the last one applied here.
     extending: tokio::sync::Mutex<()>,
 }
 
 /// Until when the lease lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Term {
-    /// Until this time of the clock that leases are watched by.
+    /// Until this time of the lease clock.
     Until(Duration),
     /// It was released.
     Ended,
-    /// The store has said that the id holds nothing any more.
+    /// The store has said that the id no longer holds the lock.
     Gone,
 }
 
 impl Lease<Fence> {
-    /// The fencing token: pass it to the resource, and have the resource refuse smaller ones.
+    /// The fencing token: pass it to the resource, which must refuse smaller ones.
     #[must_use]
     pub fn fence(&self) -> Fence {
         self.0.fence
@@ -90,17 +90,17 @@ impl<F: FenceToken> Lease<F> {
         &self.0.key
     }
 
-    /// When the lease ends, in Unix milliseconds by the store's clock. For people; a program asks
-    /// for what [remains](Self::remaining).
+    /// When the lease ends, in Unix milliseconds by the store's clock. For display; in a program use the
+    /// [remaining](Self::remaining) time.
     #[must_use]
     pub fn expires_at_ms(&self) -> i64 {
         self.0.expires_at_ms.load(Ordering::Relaxed)
     }
 
-    /// How much of the lease is left for certain; zero once none is.
+    /// How much of the lease is certainly left; zero once it has ended.
     ///
-    /// Measured by the local monotonic clock, which goes on through suspend, from before the request
-    /// left. So it errs on the safe side by one network delay.
+    /// Measured from before the request left, by the local monotonic clock, which continues during suspend.
+    /// So the result is too short by at most one network delay, never too long.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match self.term() {
@@ -111,8 +111,8 @@ impl<F: FenceToken> Lease<F> {
 
     /// Whether any of the lease is left.
     ///
-    /// A `true` can be out of date by the time it is acted on. Only a resource that checks
-    /// [fences](crate::Fence) is safe from a paused holder.
+    /// A `true` can be out of date when you act on it. Only a resource that checks [fences](crate::Fence)
+    /// is safe from a paused holder.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
@@ -120,15 +120,15 @@ impl<F: FenceToken> Lease<F> {
 
     /// Makes the lease last for `ttl` from now, shorter or longer than what remained.
     ///
-    /// Extends of one lease run one at a time, renewals by [auto-extension](crate::AutoExtend)
-    /// included. The next renewal lengthens it again.
+    /// Extends of one lease run one at a time, renewals by [auto-extension](crate::AutoExtend) included. If
+    /// you shorten a lease with auto-extension, the next renewal lengthens it again.
     ///
     /// # Errors
     /// `InvalidArgument` for a bad TTL, `Aborted`, or a failure of the store.
     ///
     /// # Cancel safety
-    /// Safe: whether the store extended it is then unknown, and [`remaining`](Self::remaining) counts
-    /// on the shorter of the two.
+    /// Safe. The store may or may not have extended the lease; [`remaining`](Self::remaining) assumes the
+    /// shorter time.
     pub fn extend<T>(&self, ttl: T) -> Request<ExtendResult>
     where
         T: TryInto<Ttl>,
@@ -147,7 +147,7 @@ impl<F: FenceToken> Lease<F> {
         limits: &Limits,
     ) -> Result<ExtendResult, LockError> {
         let subject = self.subject(Operation::Extend).ttl(ttl);
-        // From here on: dropped while it waits for its turn, it was made all the same.
+        // Counted from here: a call that is dropped while it waits for its turn is reported as well.
         let begun = self.locks().begin(subject);
         let result = self.extend_in_turn(ttl, subject, limits).await;
         begun.end(&result);
@@ -167,7 +167,7 @@ impl<F: FenceToken> Lease<F> {
         };
         let before = self.term();
         let renewed = self.now().saturating_add(ttl.as_duration());
-        // Should the answer never come, the store may still have shortened the lease.
+        // If no reply comes, the store may still have shortened the lease.
         self.set_deadline(|deadline| deadline.min(renewed));
         let backend = self.locks().backend();
         let send = |deadline| backend.extend(ExtendRequest::new(&self.0.id, ttl, deadline));
@@ -211,15 +211,15 @@ impl<F: FenceToken> Lease<F> {
     /// Outside a Tokio runtime with time enabled.
     ///
     /// # Cancel safety
-    /// Safe: it only watches.
+    /// Safe: it has no effect on the lease.
     pub async fn lost(&self) {
         self.until_at_most(Duration::ZERO).await;
     }
 
-    /// Resolves once no more than this is left of the lease, for whatever reason.
+    /// Resolves when no more than this is left of the lease.
     pub(crate) async fn until_at_most(&self, left: Duration) {
         loop {
-            // Before the look: a change after it is not missed.
+            // Subscribe before reading: so no change after the read is missed.
             let changed = self.0.changed.notified();
             let ahead = self.remaining().saturating_sub(left);
             if ahead.is_zero() {
@@ -230,7 +230,7 @@ impl<F: FenceToken> Lease<F> {
         }
     }
 
-    /// The lease was released. No answer in flight brings it to life again.
+    /// The lease was released. A reply in flight does not make it live again.
     pub(crate) fn end(&self) {
         self.set_term(|term| match term {
             Term::Until(_) => Term::Ended,
@@ -238,7 +238,7 @@ impl<F: FenceToken> Lease<F> {
         });
     }
 
-    /// Whether its release has begun.
+    /// Whether the release of this lease has begun.
     pub(crate) fn is_ended(&self) -> bool {
         self.term() == Term::Ended
     }
@@ -269,7 +269,7 @@ impl<F: FenceToken> Lease<F> {
         *self.0.term.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves the deadline of a lease that still lasts.
+    /// Moves the deadline of a live lease.
     fn set_deadline(&self, moved: impl FnOnce(Duration) -> Duration) {
         self.set_term(|term| match term {
             Term::Until(deadline) => Term::Until(moved(deadline)),
@@ -289,7 +289,7 @@ impl<F: FenceToken> Lease<F> {
     }
 }
 
-/// A lease, unless nobody has it any more.
+/// A weak reference to a lease.
 pub(crate) struct WeakLease<F: FenceToken>(Weak<State<F>>);
 
 impl<F: FenceToken> WeakLease<F> {

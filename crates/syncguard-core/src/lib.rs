@@ -31,11 +31,11 @@
 //!
 //! # What is promised
 //!
-//! No lease-based lock can stop a holder that is paused past the end of its lease. What can be promised
-//! is: at most one live lease per key at the store; [fences](Fence) that strictly increase with every grant, so
-//! that a resource that refuses older ones accepts no stale write; a holder that knows by its own
-//! clock when its lease has ended; and no lock left behind by an operation that timed out, was
-//! cancelled or was dropped.
+//! No lease-based lock can stop a holder that is paused past the end of its lease. What can be promised is:
+//! at most one live lease per key at the store; [fences](Fence) that strictly increase with every grant, so
+//! that a resource that refuses older ones accepts no stale write; a holder that knows by its own clock
+//! when its lease has ended; and background releases after operations that timed out, were cancelled or
+//! were dropped.
 //!
 //! # Where things are
 //!

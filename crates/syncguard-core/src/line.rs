@@ -13,20 +13,21 @@ use crate::backend::FenceToken;
 use crate::lease::WeakLease;
 use crate::{Lease, LockId, LockKey};
 
-/// The lines of all keys that somebody waits for, or that a guard of this process holds.
+/// The lines of all keys that a caller waits for or that a guard of this process holds.
 pub(crate) struct Lines<F: FenceToken>(Arc<Shared<F>>);
 
-/// So many grants in a row to one process, while others want the key too, before it stands back. If
-/// nobody takes the key then, twice as many before the next time.
+/// After this many grants in a row, while other processes want the key too, a process pauses. If nobody
+/// acquires the key in the pause, the next run may be twice as long.
 const RUN: u32 = 2;
 const LONGEST_RUN: u32 = 64;
 
-/// For how long a process stands back, in refusals: others have to be woken and to ask.
+/// The pause, in durations of a refusal: the others have to be woken and to ask.
 const STAND_BACK: u32 = 2;
 const SHORTEST_STAND_BACK: Duration = Duration::from_millis(2);
 const LONGEST_STAND_BACK: Duration = Duration::from_millis(100);
 
-/// For how long after a refusal others are taken to want the key. Others that poll ask as often.
+/// For how long after a refusal SyncGuard assumes that others want the key. Others that poll ask at least
+/// this often.
 const CONTENDED_FOR: Duration = Duration::from_secs(1);
 
 struct Shared<F: FenceToken> {
@@ -37,9 +38,10 @@ struct Shared<F: FenceToken> {
 
 struct Keys<F: FenceToken> {
     entries: HashMap<LockKey, Entry<F>>,
-    /// Lines that are kept for a while without a place, since others want their keys, and until when.
+    /// Lines without a place that are kept for a while because others want their keys, and until when.
     resting: VecDeque<(Instant, LockKey)>,
-    /// The last line that was removed, for the next key: a lock that nobody waits for allocates none.
+    /// The last line that was removed, to be used for the next key. So a lock that nobody waits for
+    /// allocates no line.
     spare: Option<Arc<Line<F>>>,
 }
 
@@ -52,27 +54,27 @@ struct Entry<F: FenceToken> {
 }
 
 struct Line<F: FenceToken> {
-    /// One permit, given in order of arrival. Only the caller that has it talks to the store.
+    /// One permit, given in order of arrival. Only the caller that has it asks the store.
     turn: Semaphore,
     waiting: AtomicUsize,
     /// The lock that a guard of this process holds.
     held: Mutex<Option<(LockId, WeakLease<F>)>>,
     share: Mutex<Share>,
-    /// The key may have become free: a release of this process ended.
+    /// Notifies that the key may be free: a release of this process ended.
     freed: Notify,
 }
 
-/// What this process got of a key that others want too.
+/// The grants that this process got of a key that others want too.
 #[derive(Debug)]
 struct Share {
     /// When the key was last seen held by others.
     refused_at: Option<Instant>,
-    /// How long that answer took.
+    /// How long that reply took.
     round_trip: Duration,
     /// Grants in a row since then.
     run: u32,
     longest_run: u32,
-    /// It has stood back, and not asked since.
+    /// The process has paused, and not asked since.
     stood_back: bool,
 }
 
@@ -92,7 +94,7 @@ impl Share {
     fn granted(&mut self) {
         self.run = self.run.saturating_add(1);
         if self.stood_back {
-            // Nobody took it.
+            // Nobody acquired the key in the pause.
             self.stood_back = false;
             self.longest_run = LONGEST_RUN.min(self.longest_run * 2);
         }
@@ -106,7 +108,7 @@ impl Share {
         };
     }
 
-    /// Until when others are taken to want the key.
+    /// Until when SyncGuard assumes that others want the key.
     fn contended_until(&self) -> Option<Instant> {
         let until = self.refused_at? + CONTENDED_FOR;
         (Instant::now() < until).then_some(until)
@@ -123,7 +125,7 @@ impl Share {
 }
 
 impl<F: FenceToken> Lines<F> {
-    /// A place at the line of a key.
+    /// A place in the line of a key.
     pub(crate) fn enter(&self, key: &LockKey) -> Place<F> {
         let mut keys = unpoisoned(&self.0.lines);
         keys.forget_rested();
@@ -149,9 +151,9 @@ impl<F: FenceToken> Lines<F> {
         }
     }
 
-    /// The lock of this id was released. If a guard of this process holds it, its line goes on.
+    /// The lock of this id was released. If a guard of this process holds it, the next caller in its line asks.
     pub(crate) fn released(&self, id: &LockId) {
-        // To look for the id takes time; usually nobody waits.
+        // The search for the id takes time, and usually nobody waits.
         if self.0.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -162,7 +164,7 @@ impl<F: FenceToken> Lines<F> {
 }
 
 impl<F: FenceToken> Keys<F> {
-    /// A place was given up. The last one removes the line, or lets it rest.
+    /// A place was dropped. The last one removes the line, or keeps it for a while.
     fn leave(&mut self, key: &LockKey) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -180,7 +182,7 @@ impl<F: FenceToken> Keys<F> {
         }
     }
 
-    /// Removes some of the lines whose rest is over. Called more often than lines begin to rest.
+    /// Removes some of the lines that were kept for long enough. Called more often than lines are kept.
     fn forget_rested(&mut self) {
         const AT_MOST: usize = 4;
         if self.resting.is_empty() {
@@ -210,20 +212,20 @@ impl<F: FenceToken> Line<F> {
         let mut held = unpoisoned(&self.held);
         if held.as_ref().is_some_and(|(holder, _)| holder == id) {
             *held = None;
-            // A caller that begins to wait looks at `held` after it was counted.
+            // A caller that begins to wait reads `held` after it was counted.
             self.notify();
         }
     }
 
     fn notify(&self) {
-        // Kept, it would wake a caller that comes later.
+        // If the permit stayed, it would wake a later caller.
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.freed.notify_one();
         }
     }
 }
 
-/// A place at the line of a key: of a caller that waits, then of the guard that holds the key.
+/// A place in the line of a key. It belongs to a caller that waits, then to the guard that holds the key.
 pub(crate) struct Place<F: FenceToken> {
     line: Arc<Line<F>>,
     key: LockKey,
@@ -240,19 +242,19 @@ impl<F: FenceToken> Place<F> {
         (InLine(self), ahead)
     }
 
-    /// Notes that the key is held by this lease. Until the place is dropped, others wait for that.
+    /// Notes that this lease holds the key. Others wait until the place is dropped.
     pub(crate) fn hold(&self, lease: &Lease<F>) {
         unpoisoned(&self.line.share).granted();
         let id = *self.holds.get_or_init(|| *lease.lock_id());
         *unpoisoned(&self.line.held) = Some((id, lease.downgrade()));
     }
 
-    /// The store has refused the key, which others hold. The answer took this long.
+    /// The store has refused the key: others hold it. The reply took this long.
     pub(crate) fn refused(&self, round_trip: Duration) {
         unpoisoned(&self.line.share).refused(round_trip);
     }
 
-    /// For how long to let others go first.
+    /// How long to pause for the others.
     pub(crate) fn stand_back(&self) -> Option<Duration> {
         let mut share = unpoisoned(&self.line.share);
         let pause = share.round_trip * STAND_BACK;
@@ -261,17 +263,17 @@ impl<F: FenceToken> Place<F> {
             .then(|| pause.clamp(SHORTEST_STAND_BACK, LONGEST_STAND_BACK))
     }
 
-    /// Whether this is not the only caller that waits.
+    /// Whether other callers wait, too.
     pub(crate) fn others_wait(&self) -> bool {
         self.line.waiting.load(Ordering::Relaxed) > 1
     }
 
-    /// How much is left of the lease by which a guard of this process holds the key. While that is being
-    /// released, more than any caller waits.
+    /// How much is left of the lease if a guard of this process holds the key. While that guard releases,
+    /// longer than any caller waits.
     pub(crate) fn held_for(&self) -> Option<Duration> {
         let held = unpoisoned(&self.line.held);
         let lease = held.as_ref().and_then(|(_, lease)| lease.upgrade())?;
-        // The last reference may be this one: it is not dropped under the mutex.
+        // This may be the last reference: do not drop it under the mutex.
         drop(held);
         match lease.is_ended() {
             true => Some(Duration::MAX),
@@ -299,16 +301,16 @@ impl<F: FenceToken> Drop for Place<F> {
 pub(crate) struct InLine<'a, F: FenceToken>(&'a Place<F>);
 
 impl<'a, F: FenceToken> InLine<'a, F> {
-    /// Its turn to talk to the store, if nobody is ahead of it.
+    /// The caller's turn to ask the store, if nobody is ahead of it.
     pub(crate) fn try_turn(&self) -> Option<SemaphorePermit<'a>> {
         self.0.line.turn.try_acquire().ok()
     }
 
-    /// Waits until it is its turn to talk to the store. Turns come in the order of these calls.
+    /// Waits for the caller's turn to ask the store. Turns come in the order of these calls.
     pub(crate) async fn turn(&self) -> SemaphorePermit<'a> {
         match self.0.line.turn.acquire().await {
             Ok(turn) => turn,
-            // Never: nobody closes it.
+            // Cannot happen: nobody closes the semaphore.
             Err(_) => std::future::pending().await,
         }
     }
@@ -321,7 +323,7 @@ impl<F: FenceToken> Drop for InLine<'_, F> {
     }
 }
 
-/// The line without its past, if nobody refers to it any more.
+/// The line, reset, if nobody refers to it any more.
 fn renewed<F: FenceToken>(mut line: Arc<Line<F>>) -> Option<Arc<Line<F>>> {
     *Arc::get_mut(&mut line)? = Line::default();
     Some(line)
@@ -391,7 +393,7 @@ mod tests {
         }
         assert_eq!(kept(&lines), 1);
         assert_eq!(unpoisoned(&lines.0.lines).resting.len(), 1);
-        // Nothing but later callers forgets it.
+        // Only later callers remove it.
         tokio::time::advance(CONTENDED_FOR).await;
         drop(lines.enter(&key("other")));
         assert_eq!(kept(&lines), 0);

@@ -15,8 +15,8 @@ pub const LOCK_ID_LENGTH: usize = 22;
 
 /// Names one grant of a lock: 22 base64url characters, 128 bits from the system's CSPRNG.
 ///
-/// Whoever knows the id may extend and release that grant, from any process. `Debug` prints the
-/// [hash](crate::hash_key); send the id itself by [`as_str`](Self::as_str).
+/// A process that knows the id can extend and release that grant. `Debug` prints the
+/// [hash](crate::hash_key). To send the id to another process, use [`as_str`](Self::as_str).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LockId([u8; LOCK_ID_LENGTH]);
 
@@ -24,7 +24,7 @@ impl LockId {
     /// Makes a fresh id.
     ///
     /// # Errors
-    /// `Internal` if the operating system has no randomness to give. There is no fallback.
+    /// `Internal` if the operating system's random number generator fails. There is no fallback.
     pub fn generate() -> Result<Self, LockError> {
         let mut entropy = [0_u8; ENTROPY_BYTES];
         getrandom::fill(&mut entropy).map_err(|error| {
@@ -42,7 +42,7 @@ impl LockId {
         Ok(Self(text))
     }
 
-    /// Parses an id that came from elsewhere.
+    /// Parses an id that another process sent.
     ///
     /// # Errors
     /// `InvalidArgument` unless it is exactly 22 characters of `A-Z a-z 0-9 - _`.
@@ -56,10 +56,10 @@ impl LockId {
         }
     }
 
-    /// The id's text. Sensitive: it is the permission to release the lock.
+    /// The id's text. Sensitive: a process that knows it can release the lock.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        // Both constructors leave ASCII only.
+        // Both constructors allow only ASCII.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 

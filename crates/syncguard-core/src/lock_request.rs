@@ -18,13 +18,13 @@ use crate::{
     Receipt, Ttl, section,
 };
 
-/// What the requests are awaited as: one allocation.
+/// The future of the requests: one allocation.
 type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send>>;
 
 /// Waits for a key: made by [`Locks::lock`].
 ///
 /// Await it for a [`LockGuard`], or [`run`](Self::run) a section. Its setters are those of
-/// [`LockOptions`]. Only contention is retried; a failure of the store ends the wait at once.
+/// [`LockOptions`]. `lock` retries only contention; a failure of the store ends the wait at once.
 ///
 /// # Errors
 /// - `InvalidArgument` for a bad key or TTL, before anything is sent.
@@ -33,9 +33,9 @@ type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send>>;
 /// - A failure of the store.
 ///
 /// # Cancel safety
-/// Safe: dropped while it waits, it leaves nothing behind. The background releases what an attempt in
-/// flight may have acquired. Poll it or drop it: a future that is kept and not polled keeps its place
-/// ahead of other callers of this process.
+/// Safe: SyncGuard releases in the background whatever an attempt in flight may have acquired. Poll the
+/// future or drop it: if it is kept and not polled, it keeps its place ahead of other callers of this
+/// process.
 #[must_use = "a request does nothing unless it is awaited"]
 #[derive(Clone)]
 pub struct LockRequest<F: FenceToken = Fence>(Parts<F>);
@@ -51,7 +51,7 @@ pub struct LockRequest<F: FenceToken = Fence>(Parts<F>);
 /// cancelled; else a failure of the store.
 ///
 /// # Cancel safety
-/// Safe: the background releases what a dropped attempt may have acquired.
+/// Safe: SyncGuard releases in the background whatever a dropped attempt may have acquired.
 #[must_use = "a request does nothing unless it is awaited"]
 #[derive(Clone)]
 pub struct TryLockRequest<F: FenceToken = Fence>(Parts<F>);
@@ -72,8 +72,8 @@ pub enum Attempt<F: FenceToken = Fence> {
     /// Someone else holds the key.
     #[non_exhaustive]
     Locked {
-        /// After how long the store would grant the key if nothing happens until then, for a
-        /// `Retry-After`. Never zero; `None` if the store does not know.
+        /// When the store will grant the key if nobody releases or extends it before: the time from now,
+        /// fit for a `Retry-After`. Never zero; `None` if the store does not know.
         free_in: Option<Duration>,
     },
 }
@@ -96,21 +96,21 @@ impl<F: FenceToken> LockRequest<F> {
 
     /// Runs `section` under the lock, then releases it.
     ///
-    /// What the section returns, an error of its own included, is in the [`Receipt`], whatever the
-    /// result of the release. The token does not cancel the release.
+    /// The [`Receipt`] has what the section returned, also if that is an error, and also if the release
+    /// failed. The token does not cancel the release.
     ///
-    /// What the lock protects has to be complete when the section returns: commit a transaction inside
-    /// it, not after it.
+    /// The protected work must be complete when the section returns: commit a transaction inside the
+    /// section, not after it.
     ///
     /// # Errors
-    /// As the request's, and `LockLost` if auto-extension is on and the lease was lost; the section is
-    /// then dropped at its current `await`. A failure of the release is in the receipt.
+    /// The errors of the request. Also `LockLost`, if auto-extension is on and the lease was lost: `run`
+    /// then drops the section at its current `await`. A failed release is in the receipt.
     ///
     /// # Panics
     /// If the section panics. The background then releases the lock.
     ///
     /// # Cancel safety
-    /// Safe: dropped, it drops the section, and the background releases the lock.
+    /// Safe: dropping the future drops the section, and the background releases the lock.
     pub async fn run<S, T>(self, section: S) -> Result<Receipt<T>, LockError>
     where
         S: AsyncFnOnce(Lease<F>) -> T,
@@ -180,10 +180,10 @@ impl<F: FenceToken> TryLockRequest<F> {
     /// ```
     ///
     /// # Errors
-    /// As the request's.
+    /// As awaiting the request.
     ///
     /// # Cancel safety
-    /// As the request's.
+    /// As awaiting the request.
     pub async fn attempt(self) -> Result<Attempt<F>, LockError> {
         let Parts {
             locks,
@@ -257,7 +257,7 @@ macro_rules! setters_of {
                 self.with(|options| options.cancel_on(token))
             }
 
-            /// Replaces all choices made before, the token included, by those of a value.
+            /// Replaces all options that were set before, the token included, by these.
             pub fn options(self, options: &LockOptions) -> Self {
                 self.with(|_| options.clone())
             }

@@ -55,7 +55,7 @@ use crate::{
 /// Operations must be awaited inside a Tokio runtime with time enabled.
 pub struct Locks<F: FenceToken = Fence>(Arc<Shared<F>>);
 
-/// A store and who observes what is done through this handle.
+/// A store, and the observers of this handle.
 struct Shared<F: FenceToken> {
     store: Arc<Store<F>>,
     observers: Observers,
@@ -65,7 +65,7 @@ struct Shared<F: FenceToken> {
 pub(crate) struct Store<F: FenceToken> {
     backend: Box<dyn ErasedBackend<F>>,
     pub(crate) capabilities: Capabilities,
-    /// Unlike that of any other store of this process.
+    /// Different from that of every other store of this process.
     pub(crate) number: u64,
     settings: Settings,
     pub(crate) background: TaskTracker,
@@ -90,7 +90,7 @@ impl<F: FenceToken> Store<F> {
         }
         backend.attach(Reporter::new(capabilities.backend, &listeners));
         let background = TaskTracker::new();
-        // A closed tracker still takes tasks; only a closed one can be waited for.
+        // Only a closed tracker can be waited for; it still accepts tasks.
         background.close();
         Self {
             backend,
@@ -121,8 +121,9 @@ impl<F: FenceToken> Locks<F> {
         Self(Arc::new(Shared { store, observers }))
     }
 
-    /// A handle on the same store, background work and [`drain`](Self::drain) whose calls `observer`
-    /// observes too. Calls through this handle and its guards stay as they were.
+    /// Makes a handle with one more observer, on the same store, background work and
+    /// [`drain`](Self::drain). `observer` gets the calls through the new handle, not those through this
+    /// handle and its guards.
     #[must_use]
     pub fn observed_by(&self, observer: Arc<dyn Observer>) -> Self {
         self.0.store.listeners.add(&observer);
@@ -190,14 +191,14 @@ impl<F: FenceToken> Locks<F> {
 
     /// Releases the lock that an id holds, from any process.
     ///
-    /// It is idempotent: a second call answers `NotHeld`. It never touches a successor's lock.
+    /// It is idempotent: a second call returns `NotHeld`. It never releases a successor's lock.
     ///
     /// # Errors
-    /// `InvalidArgument` for a malformed id, `Aborted`, or a failure of the store. The background then
-    /// repeats the release.
+    /// `InvalidArgument` for a malformed id, `Aborted`, or a failure of the store. After the last two,
+    /// SyncGuard retries the release in the background.
     ///
     /// # Cancel safety
-    /// Safe: once begun, a dropped release continues in the background.
+    /// Safe: once it has begun, a dropped release continues in the background.
     pub fn release<I>(&self, id: I) -> Request<ReleaseResult>
     where
         I: TryInto<LockId>,
@@ -221,8 +222,8 @@ impl<F: FenceToken> Locks<F> {
     /// `InvalidArgument` for a malformed id or a bad TTL, `Aborted`, or a failure of the store.
     ///
     /// # Cancel safety
-    /// Safe, but whether the lease was extended is then unknown. It is never shorter than the shorter
-    /// of the two.
+    /// Safe, but the lease may or may not have been extended. It lasts at least for the shorter of the two
+    /// times.
     pub fn extend<I, T>(&self, id: I, ttl: T) -> Request<ExtendResult>
     where
         I: TryInto<LockId>,
@@ -316,8 +317,7 @@ impl<F: FenceToken> Locks<F> {
         self.look_up(id, |found| found.map(|lock| lock.sanitized()))
     }
 
-    /// As [`get_by_key`](Self::get_by_key), with the raw key and id. They are sensitive: for debugging
-    /// only.
+    /// As [`get_by_key`](Self::get_by_key), with the raw key and id. Both are sensitive: for debugging only.
     ///
     /// # Errors
     /// As [`get_by_key`](Self::get_by_key).
@@ -332,8 +332,7 @@ impl<F: FenceToken> Locks<F> {
         self.look_up(parse(key).map(Target::Key), |found| found)
     }
 
-    /// As [`get_by_id`](Self::get_by_id), with the raw key and id. They are sensitive: for debugging
-    /// only.
+    /// As [`get_by_id`](Self::get_by_id), with the raw key and id. Both are sensitive: for debugging only.
     ///
     /// # Errors
     /// As [`get_by_id`](Self::get_by_id).
@@ -350,9 +349,9 @@ impl<F: FenceToken> Locks<F> {
 
     /// Whether an id holds a live lock right now.
     ///
-    /// For diagnostics and user interfaces. Do not guard a write by it: the answer can be out of date
-    /// when it arrives. Release and extend verify the owner themselves, and a resource that checks
-    /// fences needs no such call.
+    /// For diagnostics and user interfaces. Do not use it to decide whether to write: the result can be out
+    /// of date when it arrives. Release and extend verify the owner themselves, and a resource that checks
+    /// fences needs no such check.
     ///
     /// # Errors
     /// As [`get_by_id`](Self::get_by_id).
@@ -385,7 +384,7 @@ impl<F: FenceToken> Locks<F> {
         })
     }
 
-    /// Releases a lock. If that fails or is dropped half-way, the background repeats it.
+    /// Releases a lock. If that fails or is dropped before it ends, the background retries it.
     pub(crate) async fn release_lock(
         &self,
         id: &LockId,
@@ -429,7 +428,7 @@ impl<F: FenceToken> Locks<F> {
         &self.0.observers
     }
 
-    /// The time of the clock that leases are watched by.
+    /// The time of the lease clock.
     pub(crate) fn now(&self) -> Duration {
         self.settings().clock.now()
     }
@@ -439,7 +438,7 @@ impl<F: FenceToken> Locks<F> {
         drop(self.0.store.background.spawn_on(work, runtime));
     }
 
-    /// Hands a failed release to the request's handler, or else to that of this `Locks`.
+    /// Reports a failed release to the request's handler, or else to that of this `Locks`.
     pub(crate) fn report(&self, failure: &ReleaseFailure, handler: Option<&ReleaseErrorHandler>) {
         match handler.or(self.settings().on_release_error.as_ref()) {
             Some(handler) => handler.call(failure),
@@ -457,7 +456,7 @@ impl<F: FenceToken> Locks<F> {
     }
 }
 
-/// Whether an operation was refused before anything was sent, so that nothing has to be settled.
+/// Whether an operation was refused before anything was sent, so that there is nothing to release.
 pub(crate) fn was_refused(error: &LockError) -> bool {
     error.code() == ErrorCode::Aborted && !error.outcome_unknown()
 }

@@ -1,4 +1,4 @@
-//! What operators do with [`Locks`]: drain, check the configuration, purge, close.
+//! Operations for operators: drain, check the configuration, purge, close.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use crate::{ErrorCode, Finding, LockError, Locks, Request};
 const PURGE_LIMIT: u32 = 500;
 
 impl<F: FenceToken> Locks<F> {
-    /// Waits until all background releases have ended: those of dropped guards and of operations that
-    /// were abandoned or whose outcome is unknown. Call it before the process or its runtime ends.
+    /// Waits until all background releases have ended: of dropped guards, of abandoned operations, and of
+    /// operations with an unknown outcome. Call it before the process or its runtime ends.
     ///
-    /// It covers this handle, its clones, and handles that [`observed_by`](Self::observed_by) made of
-    /// them; never a `Locks` that was built separately.
+    /// It covers this handle, its clones, and the handles that [`observed_by`](Self::observed_by) made of
+    /// them. It does not cover a `Locks` that was built separately.
     ///
     /// # Errors
-    /// `NetworkTimeout` if some were still pending after `timeout`; they go on. `Aborted`. `Internal`
-    /// outside a Tokio runtime.
+    /// `NetworkTimeout` if some releases were still pending after `timeout`; they continue. `Aborted`.
+    /// `Internal` outside a Tokio runtime.
     ///
     /// # Cancel safety
-    /// Dropping the request stops the waiting, not the releases.
+    /// Dropping the request stops the wait, not the releases.
     pub fn drain(&self, timeout: Duration) -> Request<()> {
         let locks = self.clone();
         Request::new(move |limits: Limits| async move {
@@ -61,7 +61,7 @@ impl<F: FenceToken> Locks<F> {
         F::SUPPORTED
     }
 
-    /// Checks how the store is configured. The most severe findings come first. Without any above
+    /// Checks how the store is configured. The most severe findings come first. If none is above
     /// [`Severity::Info`](crate::Severity::Info), the configuration keeps every promise.
     ///
     /// Call it once at start-up: it takes a few round trips. It changes no lock, no fence and no
@@ -99,13 +99,13 @@ impl<F: FenceToken> Locks<F> {
     /// Deletes locks that expired, and returns how many. It never deletes a fence counter.
     ///
     /// Expired locks do no harm, but take up space in stores that do not remove them themselves: see
-    /// the backend's documentation. It works in steps. The operation timeout bounds each.
+    /// the backend's documentation. It works in steps; the operation timeout limits each step.
     ///
     /// # Errors
-    /// `Aborted`, or a failure of the store. What was deleted until then stays deleted.
+    /// `Aborted`, or a failure of the store. Locks that were deleted before the error stay deleted.
     ///
     /// # Cancel safety
-    /// Safe: it stops between two steps, or in one.
+    /// Safe: it stops between two steps or within one.
     pub fn purge_expired(&self) -> Request<u64> {
         let locks = self.clone();
         Request::new(move |limits| async move {
@@ -126,18 +126,18 @@ impl<F: FenceToken> Locks<F> {
     }
 
     /// Ends this handle, its clones and what was made from them: operations then fail with
-    /// `ServiceUnavailable`, and background releases give up. It closes the connections that the
-    /// backend itself opened. [Drain](Self::drain) first.
+    /// `ServiceUnavailable`, and background releases stop. It closes the connections that the backend
+    /// itself opened. [Drain](Self::drain) first.
     ///
     /// A client or pool that the application passed to the backend stays open. Calling it again is
     /// harmless.
     ///
     /// # Errors
-    /// `Aborted` if the token was cancelled: before the start, nothing is closed. Else a failure to
-    /// close in an orderly way within the operation timeout.
+    /// `Aborted` if the token was cancelled; if that was before the start, nothing is closed. Otherwise a
+    /// failure to close in an orderly way within the operation timeout.
     ///
     /// # Cancel safety
-    /// Safe: once begun, operations fail, and connections close with the last clone at the latest.
+    /// Safe: once it has begun, operations fail, and the connections close at the latest with the last clone.
     pub fn close(&self) -> Request<()> {
         let locks = self.clone();
         Request::new(move |limits| async move {

@@ -1,5 +1,5 @@
-//! What can be observed of a [`Locks`](crate::Locks): every operation, every wait, what the
-//! background does, and releases that failed.
+//! Hooks that observe a [`Locks`](crate::Locks): every operation, every wait, background releases, and
+//! releases that failed.
 //!
 //! `syncguard-telemetry` turns these hooks into events, `tracing` and metrics. Implement
 //! [`Observer`] for anything else.
@@ -19,10 +19,10 @@ pub use crate::error::{Operation, WaitSummary};
 /// Hooks for operations, waits, background releases and clock skew.
 ///
 /// Register one by [`LocksBuilder::observe`](crate::LocksBuilder::observe) or
-/// [`Locks::observed_by`](crate::Locks::observed_by). Methods are called inside the operation: they
-/// must be quick and must not block. A panic in one is contained.
+/// [`Locks::observed_by`](crate::Locks::observed_by). SyncGuard calls the methods inside the operation:
+/// they must be quick and must not block. It catches a panic of a method.
 ///
-/// Without an observer nothing is computed: no clock is read, no key is hashed.
+/// Without an observer nothing is computed: SyncGuard reads no clock and hashes no key.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -48,29 +48,28 @@ pub use crate::error::{Operation, WaitSummary};
 /// # Ok(()) }
 /// ```
 pub trait Observer: Send + Sync + 'static {
-    /// An operation ended: it was answered, it failed, or its future was dropped.
+    /// An operation ended: it returned a result, it failed, or its future was dropped.
     ///
-    /// Every call that a user makes ends exactly once, those with bad arguments and the release of a
-    /// dropped guard included; `lock` makes one call for each attempt. Renewals count as extends.
-    /// Releases that the background repeats do not count; see
-    /// [`reclaim_ended`](Self::reclaim_ended).
+    /// Called exactly once for every call of a user, calls with bad arguments and the release of a dropped
+    /// guard included. `lock` makes one call for each attempt. Renewals count as extends. Retries of
+    /// releases in the background do not count: see [`reclaim_ended`](Self::reclaim_ended).
     fn operation_ended(&self, operation: &OperationEnd<'_>) {
         let _ = operation;
     }
 
-    /// A caller of `lock` began to wait for its key. A key that is free ends the wait at once.
+    /// A caller of `lock` began to wait for its key. If the key is free, the wait ends at once.
     fn wait_started(&self, wait: &WaitStart<'_>) {
         let _ = wait;
     }
 
-    /// The wait of such a caller is over. Called once for each that began, also when its future is
+    /// The wait of a caller of `lock` ended. Called once for each wait that began, also when its future is
     /// dropped.
     fn wait_ended(&self, wait: &WaitEnd<'_>) {
         let _ = wait;
     }
 
-    /// The background settled what an operation may have left in the store: an acquire that was
-    /// dropped or whose outcome is unknown, or a release that was dropped or failed.
+    /// A background release ended. It followed an acquire that was dropped or whose outcome is unknown, or
+    /// a release that was dropped or failed.
     fn reclaim_ended(&self, reclaim: &ReclaimEnd<'_>) {
         let _ = reclaim;
     }
@@ -87,11 +86,11 @@ pub trait Observer: Send + Sync + 'static {
 pub struct OperationEnd<'a> {
     /// The backend's name.
     pub backend: &'static str,
-    /// Which operation: acquire, release, extend, is_locked, lookup, list, or one of upkeep.
+    /// Which operation: acquire, release, extend, is_locked, lookup, list, or a maintenance operation.
     pub operation: Operation,
     /// The key, if the call or its guard knew it. Its text is sensitive.
     pub key: Option<&'a LockKey>,
-    /// The lock id, if the call named one or made one. Sensitive.
+    /// The lock id, if the call was given one or made one. Sensitive.
     pub lock_id: Option<&'a LockId>,
     /// The TTL of an acquire or extend.
     pub ttl: Option<Ttl>,
@@ -105,7 +104,7 @@ pub struct OperationEnd<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OperationOutcome {
-    /// The store answered, and an acquire, release or extend was applied.
+    /// The store replied, and applied the acquire, release or extend.
     Ok,
     /// An acquire found the key held.
     Locked,
@@ -115,12 +114,12 @@ pub enum OperationOutcome {
     Failed {
         /// The code of the error.
         code: ErrorCode,
-        /// Whether the store may have applied it all the same.
+        /// Whether the store may have applied it nonetheless.
         outcome_unknown: bool,
     },
-    /// Its future was dropped before it ended: by a timeout around it, or by a panic.
+    /// Its future was dropped before it ended, for example by a timeout around it or by a panic.
     Abandoned {
-        /// Whether the store may have applied it all the same.
+        /// Whether the store may have applied it nonetheless.
         outcome_unknown: bool,
     },
 }
@@ -145,7 +144,7 @@ pub struct WaitEnd<'a> {
     pub backend: &'static str,
     /// The key. Its text is sensitive.
     pub key: &'a LockKey,
-    /// How often it asked, and for how long it waited.
+    /// How many attempts it made, and how long it waited.
     pub summary: WaitSummary,
     /// How it ended.
     pub outcome: WaitOutcome,
@@ -157,8 +156,8 @@ pub struct WaitEnd<'a> {
 pub enum WaitOutcome {
     /// The lock was acquired.
     Granted,
-    /// It failed: `AcquisitionTimeout` where the key stayed held, `Aborted` where the caller's token
-    /// was cancelled, else a failure of the store.
+    /// It failed: `AcquisitionTimeout` if the key stayed held, `Aborted` if the caller's token was
+    /// cancelled, else a failure of the store.
     Failed(ErrorCode),
     /// Its future was dropped.
     Abandoned,
@@ -174,20 +173,21 @@ pub struct ReclaimEnd<'a> {
     pub after: Operation,
     /// The lock id that was released. Sensitive.
     pub lock_id: &'a LockId,
-    /// What it came to.
+    /// The result.
     pub result: ReclaimResult,
 }
 
-/// What a background release came to.
+/// The result of a background release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReclaimResult {
     /// The lock was still there, and was released.
     Released,
-    /// There was none.
+    /// There was no lock to release.
     NotHeld,
-    /// The store refused, or did not answer: after an acquire for as long as the lock could last,
-    /// after a release for an hour. A lock that is still there expires with its TTL.
+    /// SyncGuard stopped retrying, because the store refused or did not reply: after an acquire for as long
+    /// as the lock could last, after a release for an hour. If the lock still exists, it expires with its
+    /// TTL.
     GivenUp,
 }
 
@@ -213,10 +213,11 @@ pub struct ClockSkew {
     pub skew_ms: i64,
 }
 
-/// A release that failed where no caller waits for its answer.
+/// A failed release that no caller waits for.
 ///
-/// Handlers get it: see [`LocksBuilder::on_release_error`](crate::LocksBuilder::on_release_error).
-/// `Display` and `Debug` hold no raw identifier.
+/// The argument of release-error handlers: see
+/// [`LocksBuilder::on_release_error`](crate::LocksBuilder::on_release_error). `Display` and `Debug` show no
+/// raw identifier.
 #[derive(Clone)]
 pub struct ReleaseFailure {
     error: LockError,
@@ -227,12 +228,12 @@ pub struct ReleaseFailure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReleaseStage {
-    /// The release of a dropped guard. It goes on in the background.
+    /// The release of a dropped guard. The background retries it.
     Drop,
-    /// The release at the end of a section that [`run`](crate::LockRequest::run) ran. It goes on in
-    /// the background.
+    /// The release at the end of a section that [`run`](crate::LockRequest::run) ran. The background
+    /// retries it.
     SectionEnd,
-    /// The background gave up. The lock expires with its TTL.
+    /// The background stopped retrying. The lock expires with its TTL.
     Background,
 }
 
@@ -259,19 +260,19 @@ impl ReleaseFailure {
         Self { error, stage }
     }
 
-    /// What failed. Its accessors give the raw key, where it is known, and the raw lock id.
+    /// The error. Its accessors return the raw key, if it is known, and the raw lock id.
     #[must_use]
     pub fn error(&self) -> &LockError {
         &self.error
     }
 
-    /// Where it failed.
+    /// Where the release failed.
     #[must_use]
     pub fn stage(&self) -> ReleaseStage {
         self.stage
     }
 
-    /// Display hash of the key, where it is known: not after a release by the bare lock id.
+    /// Display hash of the key, if it is known. A release by lock id alone does not know it.
     #[must_use]
     pub fn key_hash(&self) -> Option<HashId> {
         self.error.key().map(LockKey::hash_id)
@@ -299,7 +300,7 @@ impl fmt::Debug for ReleaseFailure {
     }
 }
 
-/// Handles releases that failed where no caller waits.
+/// Handles failed releases that no caller waits for.
 #[derive(Clone)]
 pub(crate) struct ReleaseErrorHandler(Arc<dyn Fn(&ReleaseFailure) + Send + Sync>);
 
@@ -351,7 +352,7 @@ impl fmt::Debug for Observers {
     }
 }
 
-/// The observers of all handles on one store, for as long as their handles keep them.
+/// The observers of all handles on one store, while their handles exist.
 #[derive(Default)]
 pub(crate) struct Listeners(Mutex<Vec<Weak<dyn Observer>>>);
 
@@ -363,7 +364,7 @@ impl Listeners {
     }
 
     pub(crate) fn notify(&self, event: impl Fn(&dyn Observer)) {
-        // Not under the mutex: an observer may make a handle of its own.
+        // Not under the mutex: an observer may make another handle.
         let listeners = self
             .0
             .lock()

@@ -1,4 +1,4 @@
-//! [`LockOptions`]: the choices of a request, as a value.
+//! [`LockOptions`]: the options of a request, as a value.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::locks::parse;
 use crate::observe::{ReleaseErrorHandler, ReleaseFailure};
 use crate::{AutoExtend, Backoff, Jitter, LockError, Ttl};
 
-/// How a lock is waited for, held and released: the choices of a
-/// [`LockRequest`](crate::LockRequest), as a value that requests can share.
+/// How to wait for a lock, hold it and release it: the options of a [`LockRequest`](crate::LockRequest), as
+/// a value that requests can share.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -26,8 +26,8 @@ use crate::{AutoExtend, Backoff, Jitter, LockError, Ttl};
 /// # Ok(()) }
 /// ```
 ///
-/// A [`TryLockRequest`](crate::TryLockRequest) uses the TTL, the auto-extension, the handler and the
-/// token alone: it does not wait.
+/// A [`TryLockRequest`](crate::TryLockRequest) does not wait: it uses only the TTL, the auto-extension, the
+/// handler and the token.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct LockOptions {
@@ -63,11 +63,11 @@ impl Default for LockOptions {
 }
 
 impl LockOptions {
-    /// Delay before the first retry, when none is given.
+    /// Default delay before the first retry.
     pub const DEFAULT_RETRY_DELAY: Duration = Duration::from_millis(100);
-    /// Longest delay between retries, when none is given.
+    /// Default of the longest delay between retries.
     pub const DEFAULT_MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
-    /// Limit of the whole wait, when none is given.
+    /// Default limit of the whole wait.
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
     /// The defaults, each named at its setter.
@@ -77,7 +77,7 @@ impl LockOptions {
 
     /// Time to live of the lock: 1 ms to 10 years. Default: 30 s.
     ///
-    /// A bad one is `InvalidArgument` when the request is awaited.
+    /// An invalid TTL is `InvalidArgument` when the request is awaited.
     pub fn ttl<T>(mut self, ttl: T) -> Self
     where
         T: TryInto<Ttl>,
@@ -93,11 +93,11 @@ impl LockOptions {
         self
     }
 
-    /// Ends the wait after so many polls: attempts that are made only because a delay has passed.
+    /// Ends the wait after this many polls: attempts that are made because a delay has passed.
     /// Default: no limit but the timeout.
     ///
-    /// With 0, it gives up as soon as an attempt finds the key held. Attempts for another reason do not
-    /// count: its turn in the line, or the end of the holder's lease.
+    /// With 0, the wait ends as soon as an attempt finds the key held. Attempts for another reason do not
+    /// count: the caller's turn in the line, a wake-up, or the end of the holder's lease.
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.max_retries = Some(retries);
         self
@@ -109,10 +109,10 @@ impl LockOptions {
         self
     }
 
-    /// Longest delay between retries. Default: 1 s. A longer [`retry_delay`](Self::retry_delay) counts
-    /// in its place.
+    /// Longest delay between retries. Default: 1 s. A longer [`retry_delay`](Self::retry_delay) takes
+    /// precedence.
     ///
-    /// It is the longest time that a key can rest free before the wait notices.
+    /// So a key is free for at most this long before the wait notices it.
     pub fn max_retry_delay(mut self, delay: Duration) -> Self {
         self.max_retry_delay = delay;
         self
@@ -131,10 +131,10 @@ impl LockOptions {
         self
     }
 
-    /// Waits through failures that may pass, such as a store that is away:
-    /// [`is_retryable`](LockError::is_retryable) ones. Default: `false`; a failure ends the wait at once.
+    /// Retries [retryable](LockError::is_retryable) failures, such as an unreachable store, until the
+    /// timeout. Default: `false`; a failure ends the wait at once.
     ///
-    /// It asks again after the same delays as for a key that is held. The background releases what an
+    /// The delays are those for a key that is held. SyncGuard releases in the background whatever an
     /// attempt with an unknown outcome may have acquired. If the last attempt fails, its error is the
     /// source of `AcquisitionTimeout`.
     pub fn retry_failures(mut self, retry: bool) -> Self {
@@ -142,16 +142,16 @@ impl LockOptions {
         self
     }
 
-    /// Renews the lease for as long as the lock is held. Default: off; the lease ends with its TTL.
+    /// Renews the lease while the lock is held. Default: off; the lease ends with its TTL.
     ///
-    /// Watch [`Lease::lost`](crate::Lease::lost) beside the work: the lease can still be lost.
-    /// [`run`](crate::LockRequest::run) does so itself, drops the section and fails with `LockLost`.
+    /// The lease can still be lost: watch [`Lease::lost`](crate::Lease::lost) while you work.
+    /// [`run`](crate::LockRequest::run) does so itself: it drops the section and fails with `LockLost`.
     pub fn auto_extend(mut self, auto_extend: AutoExtend) -> Self {
         self.auto_extend = Some(auto_extend);
         self
     }
 
-    /// Handles a failed release of this lock where no caller waits for the answer. Default: the
+    /// Handles a failed release of this lock that no caller waits for. Default: the
     /// handler of the `Locks`: see
     /// [`LocksBuilder::on_release_error`](crate::LocksBuilder::on_release_error).
     pub fn on_release_error(
@@ -164,9 +164,9 @@ impl LockOptions {
 
     /// Ends the request with `Aborted` when the token is cancelled. Default: no token.
     ///
-    /// It is heeded before each attempt, during one, and between them. With a token that is cancelled
-    /// already, nothing is sent. It interrupts neither the section, which may watch the token itself,
-    /// nor the release at its end.
+    /// The token ends the request before, during and between attempts. If it is already cancelled, nothing
+    /// is sent. It does not interrupt the section, which may watch the token itself, nor the release at its
+    /// end.
     pub fn cancel_on(mut self, token: &CancellationToken) -> Self {
         self.token = Some(token.clone());
         self

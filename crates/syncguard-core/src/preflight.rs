@@ -1,4 +1,4 @@
-//! [`Finding`]: what [`preflight`](crate::Locks::preflight) finds.
+//! [`Finding`]: a result of [`preflight`](crate::Locks::preflight).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,9 +12,9 @@ use serde::Serialize;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Severity {
-    /// Good to know, or something that could not be checked.
+    /// For information, or something that could not be checked.
     Info,
-    /// A promise holds as long as nothing fails, and may break when something does.
+    /// A promise holds while nothing fails, and may break when something fails.
     Warning,
     /// With this configuration operations fail, or a promise does not hold.
     Error,
@@ -38,9 +38,9 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something about a store's configuration that an operator should know, and what to do about it.
+/// Something that an operator should know about a store's configuration, and the fix.
 ///
-/// `Display` is one line with all of it. It holds no password and no user's key.
+/// `Display` shows everything in one line. It contains no password and no user's key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     severity: Severity,
@@ -53,7 +53,7 @@ impl Finding {
     /// A finding of a backend.
     ///
     /// The code is in kebab case, begins with the backend's name, and never changes its meaning.
-    /// Neither text may hold a user's key or a credential: they are printed.
+    /// Neither text may contain a user's key or a credential: they are printed.
     #[must_use]
     pub fn new(
         severity: Severity,
@@ -81,13 +81,13 @@ impl Finding {
         self.code
     }
 
-    /// What was found, and what follows from it.
+    /// What was found, and its consequence.
     #[must_use]
     pub fn found(&self) -> &str {
         &self.found
     }
 
-    /// What to do about it.
+    /// What to do.
     #[must_use]
     pub fn fix(&self) -> &str {
         &self.fix

@@ -1,4 +1,4 @@
-//! [`Reclaim`]: what an abandoned operation may have left in the store is released in the background.
+//! [`Reclaim`]: releases in the background what an abandoned operation may have left in the store.
 
 mod job;
 mod worker;
@@ -15,18 +15,17 @@ use crate::{LockId, LockKey, Locks, Ttl};
 use self::job::Job;
 pub(crate) use self::worker::Reclaimer;
 
-/// For how long, at the least, an abandoned acquire may still arrive at the store after the first
-/// `NotHeld`: its own release may have overtaken it on another connection. A longer operation timeout
-/// gives stragglers as long.
+/// For how long an abandoned acquire may still arrive at the store after the first `NotHeld`: its release
+/// may have overtaken it on another connection. If the operation timeout is longer, that counts instead.
 const STRAGGLER_WINDOW: Duration = Duration::from_secs(1);
 
-/// For how long a release is repeated: the TTL of its lock is not known here.
+/// For how long a release is retried, because the TTL of its lock is not known here.
 const RELEASE_PERSISTENCE: Duration = Duration::from_secs(60 * 60);
 
-/// While armed, dropping it releases the lock id in the background.
+/// Dropping it while it is armed releases the lock id in the background.
 ///
-/// It is armed before the request leaves, so there is no point at which a caller could go away
-/// and leave a lock that nobody knows of.
+/// It is armed before the request leaves. So at no point can a dropped caller leave a lock that nobody
+/// knows of.
 #[derive(Debug)]
 pub(crate) struct Reclaim<'a, F: FenceToken> {
     locks: &'a Locks<F>,
@@ -35,7 +34,7 @@ pub(crate) struct Reclaim<'a, F: FenceToken> {
     id: &'a LockId,
     key: Option<&'a LockKey>,
     on_error: Option<&'a ReleaseErrorHandler>,
-    /// The operation that was abandoned, and the TTL of an acquire.
+    /// The abandoned operation, and the TTL of an acquire.
     after: Operation,
     ttl: Option<Ttl>,
 }
@@ -78,7 +77,7 @@ impl<'a, F: FenceToken> Reclaim<'a, F> {
         }
     }
 
-    /// Nothing is left to settle. Returns the runtime that it would have worked on.
+    /// There is nothing to release. Returns the runtime that would have released.
     pub(crate) fn disarm(mut self) -> Option<Handle> {
         self.runtime.take()
     }

@@ -1,4 +1,4 @@
-//! [`Request`]: an operation that begins when it is awaited.
+//! [`Request`]: an operation that starts when it is awaited.
 
 use std::fmt;
 use std::future::Future;
@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 use crate::LockError;
 use crate::call::Limits;
 
-/// An operation of [`Locks`](crate::Locks) or of a guard. It begins when it is first polled, and ends
-/// by the operation timeout.
+/// An operation of [`Locks`](crate::Locks) or of a guard. It starts when it is first polled, and ends at
+/// the latest at the operation timeout.
 ///
-/// It is a future of `Result<T, LockError>` that borrows nothing: await it, or spawn it.
+/// It is a future of `Result<T, LockError>` and borrows nothing: await it, or spawn it.
 ///
 /// ```
 /// # use syncguard_core::{CancellationToken, ErrorCode, Locks};
@@ -31,7 +31,7 @@ use crate::call::Limits;
 pub struct Request<T>(Pin<Box<dyn Pending<T>>>);
 
 impl<T> Request<T> {
-    /// A request of what `start` makes once its limits are known. One allocation holds both.
+    /// A request for the future that `start` makes when its limits are known. One allocation holds both.
     pub(crate) fn new<S, O>(start: S) -> Self
     where
         S: FnOnce(Limits) -> O + Send + 'static,
@@ -46,8 +46,8 @@ impl<T> Request<T> {
 
     /// Ends the operation with `Aborted` when the token is cancelled. Call it before the first poll.
     ///
-    /// With a token that is cancelled already, nothing is sent. In flight, the operation ends at once.
-    /// If it writes, its outcome is then unknown: the background repeats a release.
+    /// If the token is already cancelled, nothing is sent. An operation in flight ends at once. If it
+    /// writes, its outcome is then unknown, and the background retries a release.
     pub fn cancel_on(mut self, token: &CancellationToken) -> Self {
         self.0.as_mut().cancel_on(token.clone());
         self

@@ -1,4 +1,4 @@
-//! What operations answer when nothing failed.
+//! The results of operations that did not fail.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use serde::ser::{SerializeStruct as _, Serializer};
 use crate::backend::FenceToken;
 use crate::{Fence, HashId, LockId, LockKey};
 
-/// Why a release or extend found nothing, where the store knew at no cost.
+/// Why a release or extend found no lock, if the store knew that at no cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureReason {
     /// The lease had expired.
     Expired,
-    /// There is no such lock, or no longer.
+    /// There is no such lock, or it no longer exists.
     NotFound,
 }
 
@@ -29,22 +29,22 @@ impl FailureReason {
     }
 }
 
-/// The answer to a release.
+/// The result of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum ReleaseResult {
     /// This call freed the key.
     Released,
-    /// The id holds nothing: released before, expired, or never granted.
+    /// The id holds no lock: it was released, has expired, or was never granted.
     #[non_exhaustive]
     NotHeld {
-        /// For telemetry; do not branch on it.
+        /// For telemetry: do not branch on it.
         reason: Option<FailureReason>,
     },
 }
 
 impl ReleaseResult {
-    /// The id holds nothing, for this reason if it is known.
+    /// The id holds no lock, for this reason if it is known.
     pub const fn not_held(reason: Option<FailureReason>) -> Self {
         Self::NotHeld { reason }
     }
@@ -56,7 +56,7 @@ impl ReleaseResult {
     }
 }
 
-/// As the specification has it: `{"ok": true}` or `{"ok": false}`.
+/// As in the specification: `{"ok": true}` or `{"ok": false}`.
 impl Serialize for ReleaseResult {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut out = serializer.serialize_struct("ReleaseResult", 1)?;
@@ -65,7 +65,7 @@ impl Serialize for ReleaseResult {
     }
 }
 
-/// The answer to an extend.
+/// The result of an extend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum ExtendResult {
@@ -75,10 +75,10 @@ pub enum ExtendResult {
         /// Unix milliseconds.
         expires_at_ms: i64,
     },
-    /// The id holds nothing. An expired lease is not brought back.
+    /// The id holds no lock. An extend does not bring back an expired lease.
     #[non_exhaustive]
     NotHeld {
-        /// For telemetry; do not branch on it.
+        /// For telemetry: do not branch on it.
         reason: Option<FailureReason>,
     },
 }
@@ -89,7 +89,7 @@ impl ExtendResult {
         Self::Extended { expires_at_ms }
     }
 
-    /// The id holds nothing, for this reason if it is known.
+    /// The id holds no lock, for this reason if it is known.
     pub const fn not_held(reason: Option<FailureReason>) -> Self {
         Self::NotHeld { reason }
     }
@@ -110,7 +110,7 @@ impl ExtendResult {
     }
 }
 
-/// As the specification has it: `{"ok": true, "expiresAtMs"}` or `{"ok": false}`.
+/// As in the specification: `{"ok": true, "expiresAtMs"}` or `{"ok": false}`.
 impl Serialize for ExtendResult {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let expires_at_ms = self.expires_at_ms();
@@ -124,10 +124,9 @@ impl Serialize for ExtendResult {
     }
 }
 
-/// A live lock, with hashes in place of its identifiers: fit for logs and dashboards.
+/// A live lock, with hashes in place of its identifiers: for logs and dashboards.
 ///
-/// It serializes as the specification has it, in camelCase; without `fence` where the backend has
-/// none.
+/// It serializes as in the specification, in camelCase, without `fence` if the backend has none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -145,9 +144,9 @@ pub struct LockInfo<F: FenceToken = Fence> {
     pub fence: F,
 }
 
-/// A live lock with its raw identifiers. Its `Debug` shows hashes all the same.
+/// A live lock with its raw identifiers. Its `Debug` shows only hashes.
 ///
-/// It serializes as [`LockInfo`] does, with `key` and `lockId` besides, which are raw.
+/// It serializes as [`LockInfo`] does, with the raw `key` and `lockId` in addition.
 #[derive(Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -155,7 +154,7 @@ pub struct LockInfoDebug<F: FenceToken = Fence> {
     /// The key. Sensitive.
     #[serde(serialize_with = "raw_key")]
     pub key: LockKey,
-    /// The lock id. Sensitive: it is the permission to release the lock.
+    /// The lock id. Sensitive: a process that knows it can release the lock.
     #[serde(serialize_with = "raw_lock_id")]
     pub lock_id: LockId,
     /// Display hash of the key.

@@ -1,4 +1,4 @@
-//! [`Receipt`] and how a section is run under a lock.
+//! [`Receipt`], and how a section runs under a lock.
 
 use tokio::time::Instant;
 
@@ -8,7 +8,7 @@ use crate::error::Operation;
 use crate::observe::{ReleaseFailure, ReleaseStage};
 use crate::{AutoExtend, ErrorCode, Lease, LockError, LockGuard, ReleaseResult};
 
-/// The result of a section that ran under a lock: what it returned, errors of its own included.
+/// The result of a section that ran under a lock. It has what the section returned, also if that is an error.
 #[derive(Debug, Clone)]
 #[must_use = "it holds what the section returned: a value, or an error of its own"]
 pub struct Receipt<T> {
@@ -36,15 +36,15 @@ impl<T> Receipt<T> {
         self.value
     }
 
-    /// Whether the lock was gone when the section ended: part of it ran without the lock.
+    /// Whether the lock was gone when the section ended. Part of the section then ran without the lock.
     ///
-    /// Choose a longer TTL, and have the resource check fences.
+    /// If so, choose a longer TTL, and let the resource check fences.
     #[must_use]
     pub fn overran(&self) -> bool {
         matches!(self.ending, Ending::Overran)
     }
 
-    /// Why the release at the end of the section failed. The background repeats it.
+    /// Why the release at the end of the section failed. The background retries it.
     #[must_use]
     pub fn release_error(&self) -> Option<&LockError> {
         match &self.ending {
@@ -86,7 +86,7 @@ where
     Ok(Receipt { value, ending })
 }
 
-/// Runs the section, and drops it if a lease that is renewed is lost.
+/// Runs the section. With auto-extension, drops it if the lease is lost.
 async fn hold<F, S, T>(
     guard: LockGuard<F>,
     auto_extend: Option<AutoExtend>,

@@ -1,4 +1,4 @@
-//! What a key is called inside a store.
+//! Names of keys inside a store.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,11 +10,11 @@ use crate::LockError;
 /// Bytes of the SHA-256 digest that a shortened storage key keeps.
 const DIGEST_BYTES: usize = 16;
 
-/// Makes the storage key of `key`: `prefix:key`, or `prefix:` and a hash where that is too long.
+/// Makes the storage key of `key`: `prefix:key`, or `prefix:` and a hash if that is too long.
 ///
-/// `key` is in NFC, as the text of a [`LockKey`](crate::LockKey) is. Lengths are UTF-8 bytes. `limit`
-/// is what the store allows and `reserve` what must stay free of it for names derived from this one.
-/// Trailing colons of the prefix are dropped; an empty prefix adds nothing. The hash covers prefix
+/// `key` is in NFC, as the text of a [`LockKey`](crate::LockKey) is. Lengths are UTF-8 bytes. `limit` is
+/// the store's greatest length of a name. `reserve` is the part of it that names derived from this one
+/// need. Trailing colons of the prefix are dropped; an empty prefix adds nothing. The hash covers prefix
 /// and key, so namespaces stay apart.
 ///
 /// ```
@@ -36,7 +36,7 @@ pub fn make_storage_key(
     let fits = |name: &str| name.len().saturating_add(reserve) <= limit;
     let qualify = |name: &str| match prefix {
         "" => name.to_owned(),
-        // In one allocation, which `format!` is not.
+        // One allocation; `format!` makes more.
         _ => [prefix, ":", name].concat(),
     };
 
@@ -72,8 +72,8 @@ pub fn make_hashed_storage_key(prefix: &str, key: &str) -> String {
 
 /// Makes the name of the fence counter that belongs to a storage key.
 ///
-/// It is derived from the *storage* key, in a second step: if it were made from the user's key, two
-/// keys shortened differently could share a counter.
+/// The name is derived from the *storage* key, in a second step. If it were made from the user's key, two
+/// keys that are shortened differently could share a counter.
 ///
 /// # Errors
 /// As [`make_storage_key`].
@@ -84,8 +84,7 @@ pub fn make_fence_key(
     reserve: usize,
 ) -> Result<String, LockError> {
     let name = ["fence:", storage_key].concat();
-    // The key in it is in NFC; the prefix is as its owner spells it. The TypeScript original
-    // normalizes both here.
+    // The key is in NFC; the prefix is not normalized. The TypeScript original normalizes both here.
     let name = if prefix.is_ascii() {
         name
     } else {
@@ -94,10 +93,10 @@ pub fn make_fence_key(
     make_storage_key(prefix, &name, limit, reserve)
 }
 
-/// The least text that comes after every text with this prefix, in the order of UTF-8 bytes; `None` if
-/// there is none, as for the empty prefix.
+/// The smallest text after all texts with this prefix, in the order of UTF-8 bytes. `None` if there is
+/// none, as for the empty prefix.
 ///
-/// With it, a store that is ordered by bytes finds a prefix in a range.
+/// With it, a store that orders by bytes reads a prefix as a range.
 ///
 /// ```
 /// # use syncguard_core::backend::prefix_end;

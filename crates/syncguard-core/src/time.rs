@@ -1,9 +1,9 @@
 //! When a lease counts as live: one predicate, one tolerance.
 
-/// Milliseconds past its expiry for which a lease may still count as live.
+/// For how many milliseconds after its expiry a lease may still count as live.
 pub const TIME_TOLERANCE_MS: i64 = 1_000;
 
-/// Whether a lease is live at `now_ms`. All three are milliseconds by the store's authority.
+/// Whether a lease is live at `now_ms`. All three are milliseconds by the store's clock.
 ///
 /// ```
 /// # use syncguard_core::backend::{TIME_TOLERANCE_MS, is_live};

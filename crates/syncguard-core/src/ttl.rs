@@ -7,7 +7,7 @@ use crate::LockError;
 
 /// Time to live of a lease: whole milliseconds, from 1 ms to 10 years of 365 days.
 ///
-/// The bound keeps every expiry exact on every store: Lua and JSON count in doubles.
+/// The limit keeps every expiry exact on every store: numbers in Lua and JSON are doubles.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::LockError;
 pub struct Ttl(i64);
 
 impl Ttl {
-    /// The TTL when none is given: 30 s.
+    /// The default TTL: 30 s.
     pub const DEFAULT: Self = Self(30_000);
     /// The shortest TTL.
     pub const MIN: Self = Self(1);

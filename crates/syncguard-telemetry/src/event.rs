@@ -39,7 +39,7 @@ pub struct LockEvent {
     /// The key. Sensitive; `None` unless permitted.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "raw_key")]
     pub key: Option<LockKey>,
-    /// The lock id. Sensitive: it is the permission to release the lock. `None` unless permitted.
+    /// The lock id. Sensitive: a process that knows it can release the lock. `None` unless permitted.
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "raw_lock_id"

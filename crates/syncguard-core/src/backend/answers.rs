@@ -8,14 +8,14 @@ use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 use crate::backend::FenceToken;
 use crate::{Fence, LockId, LockInfoDebug};
 
-/// A lock that was granted. All of it comes from the store's authority.
+/// A lock that was granted. Every field comes from the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant<F = Fence> {
     /// The id by which the lock is extended and released.
     pub lock_id: LockId,
-    /// When the lease ends: Unix milliseconds by the store's clock. Never compare it with the local
-    /// clock; ask the guard for what remains.
+    /// When the lease ends: Unix milliseconds by the store's clock. Never compare it with the local clock:
+    /// ask the guard for the remaining time.
     pub expires_at_ms: i64,
     /// The fencing token.
     pub fence: F,
@@ -33,7 +33,7 @@ impl<F> Grant<F> {
     }
 }
 
-/// The answer to an acquire.
+/// The result of an acquire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum AcquireResult<F = Fence> {
@@ -42,8 +42,8 @@ pub enum AcquireResult<F = Fence> {
     /// Someone else holds the key. Nothing was changed.
     #[non_exhaustive]
     Locked {
-        /// After how long *this store* would grant the key if nothing happens until then, tolerance
-        /// included where it applies. Never zero; `None` if the store does not know.
+        /// When *this store* will grant the key if nobody releases or extends it before: the time from now,
+        /// the tolerance included where the store has one. Never zero; `None` if the store does not know.
         free_in: Option<Duration>,
     },
 }
@@ -54,7 +54,7 @@ impl<F> AcquireResult<F> {
         Self::Locked { free_in: None }
     }
 
-    /// Someone else holds the key, for this long at most if nothing happens until then.
+    /// Someone else holds the key, for at most this long unless they extend the lease.
     pub const fn locked_for(free_in: Duration) -> Self {
         Self::Locked {
             free_in: Some(free_in),
@@ -75,7 +75,7 @@ impl<F> AcquireResult<F> {
     }
 }
 
-/// As the specification has it: `{"ok": true, "lockId", "expiresAtMs", "fence"}`, without fence
+/// As in the specification: `{"ok": true, "lockId", "expiresAtMs", "fence"}`, without fence
 /// where there is none, or `{"ok": false, "reason": "locked"}`. The lock id is raw.
 impl<F: FenceToken> Serialize for AcquireResult<F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -135,9 +135,9 @@ impl<F: FenceToken> ListPage<F> {
     }
 }
 
-/// Where a page of a listing ended, as the backend itself writes it: a key, or a cursor of the store.
+/// Where a page of a listing ended, in the backend's own form: a key, or a cursor of the store.
 ///
-/// It never leaves the process. `Debug` does not show it, since it can hold a key.
+/// It never leaves the process. `Debug` does not show it, because it can contain a key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ListPosition(String);
 

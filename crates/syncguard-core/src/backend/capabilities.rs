@@ -36,7 +36,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Describes a backend. Whether it supports fencing is known by its fence type.
+    /// Describes a backend. The backend's fence type says whether it supports fencing.
     #[must_use]
     pub const fn new(backend: &'static str, time_authority: TimeAuthority) -> Self {
         Self {

@@ -1,15 +1,16 @@
-//! [`Refusals`]: when a store that gives no wake-ups is asked for them again.
+//! [`Refusals`]: when to ask a store again that refused wake-ups.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// For how long a store that refuses wake-ups, or cannot be reached, is not asked for them again.
+/// For how long a backend does not ask a store again that refused wake-ups or could not be reached.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 const UNREACHABLE_FOR: Duration = Duration::from_secs(2);
 
-/// When a store that refused wake-ups is asked for them again. Until then
-/// [`watch`](crate::backend::LockBackend::watch) returns `None`: else every caller that waits would try.
+/// When to ask a store again that refused wake-ups. Until then
+/// [`watch`](crate::backend::LockBackend::watch) returns `None`; otherwise every caller that waits would
+/// try.
 ///
 /// ```
 /// use syncguard_core::backend::Refusals;
@@ -26,13 +27,13 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// Whether the store is not to be asked now.
+    /// Whether the backend must not ask the store now.
     #[must_use]
     pub fn in_force(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// The store refuses: it is not asked again for a minute. The first time is logged.
+    /// The store refuses wake-ups: do not ask it again for a minute. Logs the first refusal.
     pub fn refused(&mut self, backend: &str) {
         self.until = Some(Instant::now() + REFUSED_FOR);
         if !std::mem::replace(&mut self.was_said, true) {
@@ -43,7 +44,7 @@ impl Refusals {
         }
     }
 
-    /// The store could not be reached: it is not asked again for two seconds.
+    /// The store could not be reached: do not ask it again for two seconds.
     pub fn unreachable(&mut self) {
         self.until = Some(Instant::now() + UNREACHABLE_FOR);
     }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Weak};
 
 use crate::observe::{ClockSkew, Listeners};
 
-/// Reports events outside any call to the observers of the [`Locks`](crate::Locks) that it came from.
+/// Reports events outside any call to the observers of one [`Locks`](crate::Locks).
 ///
-/// It keeps neither the `Locks` nor its observers alive. Cheap to clone.
+/// A reporter keeps neither the `Locks` nor its observers alive. Cheap to clone.
 #[derive(Clone)]
 pub struct Reporter {
     backend: &'static str,
@@ -34,7 +34,7 @@ impl Reporter {
         }
     }
 
-    /// Whether the `Locks` that it came from is still in use. A backend may forget it otherwise.
+    /// Whether the `Locks` is still in use. If it is not, the backend may drop the reporter.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.listeners.strong_count() > 0

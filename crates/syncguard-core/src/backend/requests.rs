@@ -9,7 +9,7 @@ use crate::{LockId, LockKey, Ttl};
 /// How a lock is looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup<'a> {
-    /// The live lock on this key, whoever holds it.
+    /// The live lock on this key, of any holder.
     Key(&'a LockKey),
     /// The live lock that this id holds.
     Id(&'a LockId),
@@ -25,8 +25,8 @@ macro_rules! requests {
         #[non_exhaustive]
         pub struct $name $(<$life>)? {
             $($(#[$doc])* pub $field: $type,)*
-            /// When the caller stops waiting for the answer, by Tokio's clock. What cannot be sent by
-            /// then must not be sent: return `NetworkTimeout`, outcome known.
+            /// When the caller stops waiting for the result, by Tokio's clock. Send nothing later: return
+            /// `NetworkTimeout`, outcome known.
             pub deadline: Instant,
         }
 
@@ -45,7 +45,8 @@ requests! {
     AcquireRequest<'a> {
         /// What to lock.
         key: &'a LockKey,
-        /// The id that will hold the lock. Fresh for every acquire, unless a driver delivers one twice.
+        /// The id that will hold the lock. Each acquire has a fresh one, unless a driver delivers a request
+        /// twice.
         id: &'a LockId,
         /// For how long.
         ttl: Ttl,
@@ -85,9 +86,9 @@ requests! {
 
     /// The request of [`LockBackend::list`](super::LockBackend::list).
     ListRequest<'a> {
-        /// List only locks whose key begins so.
+        /// List only locks whose key begins with this.
         prefix: &'a KeyPrefix,
-        /// Where the page before ended; `None` for the first one.
+        /// Where the previous page ended; `None` for the first page.
         after: Option<&'a ListPosition>,
         /// The most locks of the page: 1 to [`MAX_PAGE_SIZE`](super::MAX_PAGE_SIZE).
         limit: u32,

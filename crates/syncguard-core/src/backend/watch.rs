@@ -6,18 +6,19 @@ use std::pin::Pin;
 
 use crate::LockError;
 
-/// Watches one key for a caller that waits. Dropping it ends it.
+/// Watches one key for a caller that waits. Drop it to stop watching.
 pub trait WatchKey: Send + 'static {
     /// Resolves when the key may have become free. False alarms are allowed.
     ///
-    /// It is called again for as long as the key is held. Each call first makes sure that the watch is
-    /// in place, and then looks at the key: a release between two calls must not be missed.
+    /// The caller calls it again while the key is held. Each call must first make sure that the watch is in
+    /// place, and then read the key: it must not miss a release between two calls.
     ///
     /// # Errors
-    /// The watch is lost, as by a broken connection. The caller asks the store, and then watches anew.
+    /// The watch is lost, for example by a broken connection. The caller asks the store, and then watches
+    /// again.
     ///
     /// # Cancel safety
-    /// Must be safe: the next call resolves if the key became free meanwhile.
+    /// Must be safe: if the key becomes free between two calls, the next call resolves.
     fn changed(&mut self) -> impl Future<Output = Result<(), LockError>> + Send;
 }
 
@@ -36,7 +37,7 @@ impl<W: WatchKey> Erased for W {
 }
 
 impl Watch {
-    /// Watches by this.
+    /// A watch by this implementation.
     pub fn new(watch: impl WatchKey) -> Self {
         Self(Box::new(watch))
     }

@@ -1,4 +1,4 @@
-//! [`Watchers`]: who in this process watches which key.
+//! [`Watchers`]: the watches of this process, by key.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// Who in this process watches which key: for backends that hear of many keys in one place, such as one
-/// connection. Clones share everything.
+/// The watches of this process, by key: for backends that get the events of many keys in one place, such as
+/// one connection. Clones share everything.
 ///
-/// A key is any text, such as the store's name for it. Nothing is kept of keys that nobody watches.
+/// A key is any text, such as its name in the store. A key without a watch takes no memory.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -42,27 +42,27 @@ impl Watchers {
         }
     }
 
-    /// Wakes who watches this key.
+    /// Wakes the watches of this key.
     pub fn wake(&self, key: &str) {
         if let Some(sender) = self.keys().get(key) {
             sender.send_replace(());
         }
     }
 
-    /// Wakes who watches any key.
+    /// Wakes all watches.
     pub fn wake_all(&self) {
         for sender in self.keys().values() {
             sender.send_replace(());
         }
     }
 
-    /// The keys that somebody watches.
+    /// The keys that have a watch.
     #[must_use]
     pub fn watched(&self) -> Vec<Arc<str>> {
         self.keys().keys().cloned().collect()
     }
 
-    /// Whether nobody watches any key.
+    /// Whether no key has a watch.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys().is_empty()
@@ -81,23 +81,23 @@ impl fmt::Debug for Watchers {
     }
 }
 
-/// One that watches a key, made by [`Watchers::watch`].
+/// A watch of one key, made by [`Watchers::watch`].
 pub struct Watcher {
-    /// `None` once it is being dropped.
+    /// `None` only while it is being dropped.
     woken: Option<watch::Receiver<()>>,
     key: Arc<str>,
     watchers: Watchers,
 }
 
 impl Watcher {
-    /// Resolves once it was woken since it was made, since the last call resolved, or since it was
-    /// [reset](Self::reset).
+    /// Resolves after a wake-up. It counts wake-ups since the watch was made, since the last call resolved,
+    /// or since the last [reset](Self::reset).
     ///
     /// # Cancel safety
-    /// Safe: a wake-up stays until a call has resolved.
+    /// Safe: a wake-up remains until a call has resolved.
     pub async fn woken(&mut self) {
         if let Some(woken) = &mut self.woken {
-            // The sender lives for as long as anyone watches.
+            // The sender lives while the key has a watch.
             let _ = woken.changed().await;
         }
     }
@@ -113,7 +113,7 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         let mut keys = self.watchers.keys();
-        // Under the mutex, so that the last one finds itself to be the last.
+        // Under the mutex: only so can the last watch see that it is the last.
         self.woken = None;
         let sender = keys.get(&self.key);
         if sender.is_some_and(|sender| sender.receiver_count() == 0) {

@@ -1,8 +1,8 @@
-//! [`ErrorCode`] and [`Operation`]: what failed, and in which way.
+//! [`ErrorCode`] and [`Operation`]: what failed, and how.
 
 use std::fmt;
 
-/// What kind of failure a [`LockError`](crate::LockError) is, and so what to do about it.
+/// The kind of a [`LockError`](crate::LockError). It decides what to do.
 ///
 /// The first eight are those of the SyncGuard specification, shared with its other
 /// implementations.
@@ -13,15 +13,16 @@ pub enum ErrorCode {
     ServiceUnavailable,
     /// Credentials are wrong or a permission is missing. Retrying will not help; fix the configuration.
     AuthFailed,
-    /// A key, id, duration, option or stored value is not acceptable. Fix the call.
+    /// A key, id, duration, option or stored value is invalid. Fix the call.
     InvalidArgument,
     /// The store is out of memory, connections or quota. Back off.
     RateLimited,
-    /// No answer within the deadline.
+    /// No reply before the deadline.
     NetworkTimeout,
-    /// The key stayed held until a [`lock`](crate::Locks::lock) request ran out of time or retries.
+    /// A [`lock`](crate::Locks::lock) request reached its timeout or its limit of retries, and the key was
+    /// still held.
     AcquisitionTimeout,
-    /// The caller's cancellation token fired.
+    /// The caller's token was cancelled.
     Aborted,
     /// A condition that should not occur, such as an exhausted fence counter.
     Internal,

@@ -1,4 +1,4 @@
-//! [`Reclaimer`]: one worker for each runtime, which releases a few lock ids at a time.
+//! [`Reclaimer`]: one worker for each runtime; it releases a few lock ids at a time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -14,14 +14,14 @@ use tokio_util::sync::CancellationToken;
 use super::job::{Attempted, Job, pause_after};
 use crate::backend::FenceToken;
 
-/// The most releases in flight: callers' operations come first, after an outage too.
+/// The most releases in flight, so that callers' operations come first, also after an outage.
 const MOST_IN_FLIGHT: usize = 16;
 
 /// The workers. Each ends when it has nothing left to do.
 pub(crate) struct Reclaimer<F: FenceToken>(Mutex<HashMap<Id, UnboundedSender<Job<F>>>>);
 
 impl<F: FenceToken> Reclaimer<F> {
-    /// Has a job done on a runtime. If that runtime has ended, the lock expires with its TTL.
+    /// Runs a job on a runtime. If that runtime has ended, the lock expires with its TTL.
     pub(super) fn settle(&self, runtime: &Handle, job: Job<F>, closed: &CancellationToken) {
         let mut workers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let job = match workers.get(&runtime.id()) {
@@ -35,7 +35,7 @@ impl<F: FenceToken> Reclaimer<F> {
         let (worker, jobs) = unbounded_channel();
         let _ = worker.send(job);
         workers.insert(runtime.id(), worker);
-        // A runtime that has ended drops the worker here, and its jobs.
+        // A runtime that has ended drops the worker and its jobs here.
         drop(workers);
         drop(runtime.spawn(Worker::new(jobs).run(closed.clone())));
     }
@@ -45,7 +45,7 @@ struct Worker<F: FenceToken> {
     arriving: UnboundedReceiver<Job<F>>,
     waiting: BinaryHeap<Reverse<ByDue<F>>>,
     in_flight: JoinSet<Attempted<F>>,
-    /// How many may be in flight: fewer while the store fails.
+    /// How many releases may be in flight: fewer while the store fails.
     limit: usize,
     failures: u32,
     away_since: Option<Instant>,
@@ -73,7 +73,7 @@ impl<F: FenceToken> Worker<F> {
             }
             let next = self.begin(closed.is_cancelled());
             if next.is_none() && self.in_flight.is_empty() {
-                // What arrives from here on gets a new worker.
+                // Later jobs get a new worker.
                 self.arriving.close();
                 if self.arriving.is_empty() {
                     return;
@@ -82,7 +82,7 @@ impl<F: FenceToken> Worker<F> {
             }
             tokio::select! {
                 Some(ended) = self.in_flight.join_next() => {
-                    // A backend that panicked has lost its job.
+                    // A backend that panicked dropped its job.
                     if let Ok(attempted) = ended {
                         self.after(attempted);
                     }
@@ -98,8 +98,8 @@ impl<F: FenceToken> Worker<F> {
         self.waiting.push(Reverse(ByDue(job)));
     }
 
-    /// Begins what is due and has room, and returns when the next attempt is due. Once closed,
-    /// everything is due: each attempt then fails, and gives up.
+    /// Starts jobs that are due, up to the limit, and returns when the next attempt is due. Once closed,
+    /// all jobs are due: each attempt then fails, and the job ends.
     fn begin(&mut self, closed: bool) -> Option<Instant> {
         let now = Instant::now();
         while let Some(Reverse(ByDue(job))) = self.waiting.peek() {
