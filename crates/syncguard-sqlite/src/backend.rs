@@ -18,7 +18,7 @@ use crate::record::{
     column, read_acquired, read_extended, read_info, read_page, read_released, unreadable,
 };
 use crate::wake_ups::WakeUps;
-use crate::wire::{Connections, Script, Scripts, Value};
+use crate::wire::{Connections, Script, Scripts, Then, Value};
 
 /// A store of locks in an SQLite file, for all processes of one machine. Clones share their connections.
 ///
@@ -70,13 +70,23 @@ impl SqliteBackend {
         values: &[Value<'_>],
         deadline: Instant,
     ) -> Result<Vec<SqliteRow>, LockError> {
+        self.exchange_then(script, values, deadline, None).await
+    }
+
+    async fn exchange_then(
+        &self,
+        script: &Script,
+        values: &[Value<'_>],
+        deadline: Instant,
+        then: Option<Then>,
+    ) -> Result<Vec<SqliteRow>, LockError> {
         let Inner {
             connections,
             settings,
             ..
         } = &*self.inner;
         connections
-            .exchange(settings, script, values, deadline)
+            .exchange(settings, script, values, deadline, then)
             .await
     }
 }
@@ -113,12 +123,18 @@ impl LockBackend for SqliteBackend {
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
         let values = [Value::Text(request.id.as_str())];
         let script = &self.scripts().release;
-        let rows = self.exchange(script, &values, request.deadline).await?;
-        Ok(match read_released(rows.first())? {
-            Ok(storage_key) => {
-                self.inner.wake_ups.wake(storage_key);
-                ReleaseResult::Released
+        let wake_ups = self.inner.wake_ups.clone();
+        let wake: Then = Arc::new(move |rows| {
+            if let Ok(Ok(storage_key)) = read_released(rows.first()) {
+                wake_ups.wake(storage_key);
             }
+        });
+        let deadline = request.deadline;
+        let rows = self
+            .exchange_then(script, &values, deadline, Some(wake))
+            .await?;
+        Ok(match read_released(rows.first())? {
+            Ok(_) => ReleaseResult::Released,
             Err(reason) => ReleaseResult::not_held(Some(reason)),
         })
     }

@@ -10,6 +10,7 @@ use syncguard_core::observe::Operation;
 use syncguard_core::{ErrorCode, LockError};
 use tokio::time::Instant;
 
+use crate::error::{in_memory, not_a_path};
 use crate::file_system::FileSystem;
 use crate::place::Place;
 use crate::wire::Connections;
@@ -35,13 +36,14 @@ impl SqliteBackend {
     /// Opens a file, and creates it and the tables if they do not exist.
     ///
     /// All processes that use the file must run on one machine, and name the same tables. `:memory:` is a
-    /// store in this process alone, which ends with the last clone of the backend.
+    /// store in this process alone, which ends with the last clone of the backend. URIs, such as
+    /// `file::memory:`, are refused.
     ///
     /// The backend sets the file's journal mode to WAL. It keeps two connections open, one that writes and
     /// one that reads, each with a thread of its own.
     ///
     /// # Errors
-    /// `InvalidArgument` if the options cannot work, if the path is a folder, is in no folder, is not an
+    /// `InvalidArgument` if the options cannot work, if the path is empty, a URI or a folder, is in no folder, is not an
     /// SQLite database, or lies on a network file system; `AuthFailed` if the file is read-only here;
     /// `ServiceUnavailable` if it cannot be opened, such as for want of permission to read it or to create
     /// files in its folder; `NetworkTimeout` if another process writes to the file for 10 s.
@@ -91,8 +93,10 @@ impl SqliteBackend {
     /// connect options.
     ///
     /// # Errors
-    /// `InvalidArgument` if the options cannot work, or if the pool is of a database in memory and could
-    /// open a second connection or close its only one: each would be another store.
+    /// `InvalidArgument` if the options cannot work, if the pool's file is given by a `file:` URI or is
+    /// immutable, or if the pool is of a database in memory and could open a second connection or close its
+    /// only one: each would be another store. If the only connection of such a pool is closed nevertheless, every
+    /// operation from then on fails with `ServiceUnavailable`.
     pub fn with_pool(pool: SqlitePool, options: SqliteOptions) -> Result<Self, LockError> {
         let made = place_of_pool(&pool).and_then(|place| {
             let settings = options.check(place)?;
@@ -105,7 +109,7 @@ impl SqliteBackend {
 async fn open(path: &Path, options: SqliteOptions) -> Result<SqliteBackend, LockError> {
     let target = target(options.synchronous);
     let (place, target) = if path == Path::new(MEMORY) {
-        (Place::Memory, target.in_memory(true))
+        (Place::memory(), target.in_memory(true))
     } else {
         let path = checked_path(path)?;
         (Place::own(path.clone()), target.filename(path))
@@ -147,6 +151,11 @@ fn checked_path(path: &Path) -> Result<PathBuf, LockError> {
     if path.as_os_str().is_empty() {
         return Err(bad(path, "needs a path"));
     }
+    let is_uri = |text: &str| text.starts_with("file:") || text.starts_with("sqlite:");
+    if path.to_str().is_some_and(is_uri) {
+        let why = "is a URI; give a path, such as ./locks.db, or `:memory:`";
+        return Err(bad(path, why));
+    }
     let path = std::path::absolute(path)
         .map_err(|_| bad(path, "is given by a path that cannot be made absolute"))?;
     match path.metadata() {
@@ -175,16 +184,21 @@ fn place_of_pool(pool: &SqlitePool) -> Result<Place, LockError> {
     let target = pool.connect_options();
     let path = target.get_filename();
     let name = path.to_string_lossy();
-    let in_memory = matches!(&*name, "" | MEMORY)
-        || name.starts_with("file:") && name.contains("memory")
-        // sqlx has no accessor for it.
-        || format!("{target:?}").contains("in_memory: true");
-    if !in_memory && name.starts_with("file:") {
-        return Err(LockError::invalid_argument(
-            "the pool's file must be given by a path, not by a `file:` URI",
-        ));
-    }
-    if !in_memory {
+    let is_uri = name.starts_with("file:");
+    // sqlx has no accessors, and panics for some names.
+    let flags = SqliteConnectOptions::clone(&target)
+        .filename("any")
+        .to_url_lossy();
+    let has = |flag: (&str, &str)| {
+        flags
+            .query_pairs()
+            .any(|(name, value)| flag == (&*name, &*value))
+    };
+    let in_memory_by_name = matches!(&*name, "" | MEMORY) || is_uri && name.contains("memory");
+    if !(in_memory_by_name || has(("mode", "memory"))) {
+        if is_uri || has(("immutable", "true")) || has(("vfs", "memdb")) {
+            return Err(not_a_path());
+        }
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         return Ok(Place::of_pool(path));
     }
@@ -194,13 +208,8 @@ fn place_of_pool(pool: &SqlitePool) -> Result<Place, LockError> {
         && options.get_idle_timeout().is_none()
         && options.get_max_lifetime().is_none()
         && !options.get_test_before_acquire();
-    if !is_one_for_good {
-        return Err(LockError::invalid_argument(
-            "a pool of a database in memory must have one connection that it never closes: each \
-             connection is a store of its own; use `SqliteBackend::connect(\":memory:\")`, or set \
-             `max_connections(1)`, `idle_timeout(None)`, `max_lifetime(None)` and \
-             `test_before_acquire(false)`",
-        ));
+    match is_one_for_good {
+        true => Ok(Place::memory()),
+        false => Err(in_memory()),
     }
-    Ok(Place::Memory)
 }

@@ -21,8 +21,37 @@ pub(crate) enum Stage {
     Connecting,
     /// A script that only reads was sent.
     Reading,
-    /// A script that writes was sent.
+    /// A script that writes was sent, and its transaction is not to be committed yet.
     Writing,
+    /// Its transaction was to be committed.
+    Committing,
+}
+
+/// Why an attempt failed.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    Driver(sqlx::Error, Stage),
+    /// The connection is not of the store.
+    Refused(LockError),
+}
+
+impl Failed {
+    /// Before the script was sent.
+    pub(crate) fn before(error: sqlx::Error) -> Self {
+        Self::Driver(error, Stage::Connecting)
+    }
+
+    /// Whether another connection had a lock on the file.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self, Self::Driver(error, _) if is_busy(error))
+    }
+
+    pub(crate) fn mapped(self) -> LockError {
+        match self {
+            Self::Driver(error, stage) => map(error, stage),
+            Self::Refused(error) => error,
+        }
+    }
 }
 
 /// Maps an error of sqlx.
@@ -33,8 +62,10 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
         sqlx::Error::Database(database) => {
             let result = result_code(database.as_ref());
             let (code, message) = classify(result, database.message());
-            // A commit that could not be written completely may be there after a restart.
-            (code, message, result & PRIMARY == 10)
+            // Even an error may come after the commit: it may be there after a restart, and an interrupt can
+            // come right after it.
+            let unknown = stage == Stage::Committing && !refuses_commit(result);
+            (code, message, unknown)
         }
         sqlx::Error::WorkerCrashed => (
             ServiceUnavailable,
@@ -62,7 +93,7 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
         _ => (Internal, "the database driver failed", true),
     };
     let mapped = LockError::new(code, message).with_source(error);
-    if unknown && stage == Stage::Writing {
+    if unknown && matches!(stage, Stage::Writing | Stage::Committing) {
         mapped.with_outcome_unknown()
     } else {
         mapped
@@ -95,6 +126,30 @@ pub(crate) fn replaced(path: &Path) -> LockError {
     )
 }
 
+/// The error of a store in memory whose connection was closed.
+pub(crate) fn memory_ended() -> LockError {
+    LockError::new(
+        ErrorCode::ServiceUnavailable,
+        "the store in memory ended with its connection, and all its locks with it; make a new backend",
+    )
+}
+
+/// The error of a pool whose file is not given by a path.
+pub(crate) fn not_a_path() -> LockError {
+    LockError::invalid_argument(
+        "the pool's file must be given by a path, not by a `file:` URI, and not be immutable",
+    )
+}
+
+/// The error of a pool whose connections each have a store of their own.
+pub(crate) fn in_memory() -> LockError {
+    LockError::invalid_argument(
+        "a pool of a database in memory must have one connection that it never closes: each connection is \
+         a store of its own; use `SqliteBackend::connect(\":memory:\")`, or set `max_connections(1)`, \
+         `idle_timeout(None)`, `max_lifetime(None)` and `test_before_acquire(false)`",
+    )
+}
+
 /// Whether another connection had a lock on the file.
 pub(crate) fn is_busy(error: &sqlx::Error) -> bool {
     // SQLITE_BUSY, SQLITE_LOCKED, SQLITE_PROTOCOL
@@ -105,6 +160,12 @@ pub(crate) fn is_busy(error: &sqlx::Error) -> bool {
 pub(crate) fn is_in_transaction(error: &sqlx::Error) -> bool {
     let database = error.as_database_error();
     database.is_some_and(|error| error.message().contains(IN_TRANSACTION))
+}
+
+/// Whether a code of a commit says that the transaction is still open, or was rolled back.
+fn refuses_commit(code: i32) -> bool {
+    // SQLITE_BUSY, SQLITE_LOCKED, SQLITE_PROTOCOL, SQLITE_CONSTRAINT
+    matches!(code & PRIMARY, 5 | 6 | 15 | 19)
 }
 
 fn code_of(error: &sqlx::Error) -> Option<i32> {
@@ -212,9 +273,24 @@ mod tests {
     #[test]
     fn only_a_script_that_writes_can_have_an_unknown_outcome() {
         let lost = || sqlx::Error::WorkerCrashed;
+        assert!(map(lost(), Stage::Committing).outcome_unknown());
         assert!(map(lost(), Stage::Writing).outcome_unknown());
         assert!(!map(lost(), Stage::Reading).outcome_unknown());
         assert!(!map(lost(), Stage::Connecting).outcome_unknown());
         assert!(!map(sqlx::Error::PoolTimedOut, Stage::Writing).outcome_unknown());
+    }
+
+    #[test]
+    fn a_commit_that_is_busy_or_refused_has_not_happened() {
+        for (code, refuses) in [
+            (5, true),
+            (262, true),
+            (531, true),
+            (9, false),
+            (778, false),
+            (13, false),
+        ] {
+            assert_eq!(refuses_commit(code), refuses, "{code}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! [`SqliteOptions`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use syncguard_core::LockError;
@@ -109,7 +110,7 @@ impl SqliteOptions {
         let names = Names::new(&self.locks_table, &self.fence_counters_table, self.prefix);
         Ok(Settings {
             names: names.map_err(|error| error.with_operation(Operation::Setup))?,
-            place,
+            place: Arc::new(place),
             busy_timeout: self.busy_timeout,
         })
     }
@@ -119,7 +120,7 @@ impl SqliteOptions {
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) names: Names,
-    pub(crate) place: Place,
+    pub(crate) place: Arc<Place>,
     pub(crate) busy_timeout: Option<Duration>,
 }
 
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_valid() {
-        assert!(SqliteOptions::new().check(Place::Memory).is_ok());
+        assert!(SqliteOptions::new().check(Place::memory()).is_ok());
     }
 
     #[test]
@@ -145,7 +146,7 @@ mod tests {
             options().prefix("p".repeat(1678)),
         ];
         for options in bad {
-            let error = options.clone().check(Place::Memory).unwrap_err();
+            let error = options.clone().check(Place::memory()).unwrap_err();
             assert_eq!(error.code(), ErrorCode::InvalidArgument, "{options:?}");
         }
     }

@@ -5,12 +5,13 @@ use std::sync::OnceLock;
 
 use syncguard_core::LockError;
 
-use crate::error::replaced;
+use crate::error::{in_memory, memory_ended, not_a_path, replaced};
 
 /// Where a store is.
 #[derive(Debug)]
 pub(crate) enum Place {
-    Memory,
+    /// In a connection, with the mark that it has if it is an application's.
+    Memory(OnceLock<i64>),
     File(FilePlace),
 }
 
@@ -27,6 +28,14 @@ pub(crate) struct FilePlace {
 }
 
 impl Place {
+    pub(crate) fn memory() -> Self {
+        Self::Memory(OnceLock::new())
+    }
+
+    pub(crate) fn is_memory(&self) -> bool {
+        matches!(self, Self::Memory(_))
+    }
+
     /// A file that the backend's own connections will keep open.
     pub(crate) fn own(path: PathBuf) -> Self {
         Self::file(path, true)
@@ -48,7 +57,7 @@ impl Place {
 
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
-            Self::Memory => None,
+            Self::Memory(_) => None,
             Self::File(file) => Some(&file.path),
         }
     }
@@ -91,6 +100,37 @@ impl Place {
         match opened.iter().find(|opened| !is_there(opened)) {
             Some((path, _)) => Err(replaced(path)),
             None => Ok(()),
+        }
+    }
+
+    /// Fails unless a connection of an application is of this place. SQLite names its file, and names none
+    /// for a database in memory.
+    pub(crate) fn check_file(&self, file: &str) -> Result<(), LockError> {
+        match self {
+            Self::Memory(_) if file.is_empty() => Ok(()),
+            Self::Memory(_) => Err(not_a_path()),
+            Self::File(_) if file.is_empty() => Err(in_memory()),
+            Self::File(expected) => {
+                let found = Identity::of(Path::new(file));
+                match found.is_some() && found == Identity::of(&expected.path) {
+                    true => Ok(()),
+                    false => Err(replaced(&expected.path)),
+                }
+            }
+        }
+    }
+
+    /// Fails if a connection with this mark has another store in memory.
+    pub(crate) fn check_mark(&self, mark: i64) -> Result<(), LockError> {
+        match self {
+            Self::Memory(own) if own.get().is_some_and(|own| *own != mark) => Err(memory_ended()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn remember_mark(&self, mark: i64) {
+        if let Self::Memory(own) = self {
+            own.get_or_init(|| mark);
         }
     }
 }

@@ -38,8 +38,8 @@ impl SqliteBackend {
         &self,
         deadline: Instant,
     ) -> Result<Vec<Finding>, LockError> {
-        let mut findings = match &self.settings().place {
-            Place::Memory => vec![Finding::new(
+        let mut findings = match &*self.settings().place {
+            Place::Memory(_) => vec![Finding::new(
                 Severity::Info,
                 "sqlite-memory",
                 "the database is in memory: locks and fences live in this process, and end with it",
@@ -94,7 +94,7 @@ impl SqliteBackend {
                 "build the program with SQLite 3.42 or later, as this crate's own build is",
             ));
         }
-        if matches!(self.settings().place, Place::Memory) {
+        if self.settings().place.is_memory() {
             return Ok(findings);
         }
         match journal_mode {

@@ -18,7 +18,6 @@ use tokio::time::{Instant, sleep};
 
 use crate::SqliteBackend;
 use crate::error::{Stage, is_busy, map};
-use crate::place::Place;
 use crate::record::{column, unreadable};
 use crate::wire::{Value, read};
 
@@ -55,7 +54,7 @@ impl WakeUps {
         key: &LockKey,
         deadline: Instant,
     ) -> Result<Option<Watch>, LockError> {
-        let in_memory = matches!(backend.settings().place, Place::Memory);
+        let in_memory = backend.settings().place.is_memory();
         if in_memory && backend.connections().are_given() {
             return Ok(None);
         }
@@ -67,10 +66,10 @@ impl WakeUps {
             key: key.clone(),
             watcher: self.0.watchers.watch(&storage_key),
             looked: false,
-            poller: match &backend.settings().place {
+            poller: match in_memory {
                 // Nobody else changes it.
-                Place::Memory => None,
-                Place::File(_) => match &*present {
+                true => None,
+                false => match &*present {
                     Some(poller) if !poller.is_lost() => Some(Arc::clone(poller)),
                     _ => Some(Poller::start(backend, &self.0, deadline).await?),
                 },
@@ -180,8 +179,8 @@ async fn poll(
                 }
                 version = present;
             }
-            Err(error) if is_busy(&error) => {}
-            Err(error) => return Err(map(error, Stage::Reading)),
+            Err(failed) if failed.is_busy() => {}
+            Err(failed) => return Err(failed.mapped()),
         }
     }
 }

@@ -6,5 +6,5 @@ mod exchange;
 mod script;
 
 pub(crate) use connections::Connections;
-pub(crate) use exchange::read;
+pub(crate) use exchange::{Then, read};
 pub(crate) use script::{Script, Scripts, Value, fill_in};

@@ -12,7 +12,7 @@ use syncguard_core::LockError;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::error::{Stage, closed, is_busy, map, too_late};
+use crate::error::{Stage, closed, is_busy, map, memory_ended, too_late};
 use crate::place::Place;
 
 /// A wait ends this long before the operation's deadline. So the error says what it waited for, and that
@@ -66,7 +66,7 @@ impl Connections {
         let writer = open(&target, deadline).await?;
         let writer = Arc::new(Mutex::new(Some(writer)));
         let reader = match place {
-            Place::Memory => Arc::clone(&writer),
+            Place::Memory(_) => Arc::clone(&writer),
             Place::File(_) => Arc::new(Mutex::new(Some(open(&target, deadline).await?))),
         };
         place.remember_main(before)?;
@@ -138,8 +138,7 @@ impl Connections {
             (Origin::Own(target), Some(mut turn)) => {
                 if turn.is_none() {
                     if Arc::ptr_eq(&self.writer, &self.reader) {
-                        // The store in memory ended with its connection.
-                        return Err(closed());
+                        return Err(memory_ended());
                     }
                     *turn = Some(open(target, until).await?);
                 }

@@ -1,5 +1,8 @@
 //! [`Connections::exchange`]: executes a script and returns its rows.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use futures_util::TryStreamExt as _;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{AssertSqlSafe, Either, Executor as _, SqliteConnection};
@@ -9,10 +12,20 @@ use tokio::time::{Instant, sleep};
 use super::completed::Completed;
 use super::connections::{BUSY_PAUSE, Connection, Connections, Turn, until};
 use super::script::{Script, Value, arguments};
-use crate::error::{Stage, is_busy, is_in_transaction, map, too_late};
+use crate::error::{Failed, Stage, is_in_transaction, map, too_late};
 use crate::options::Settings;
+use crate::place::Place;
 
-type Rows = Result<Vec<SqliteRow>, sqlx::Error>;
+type Rows = Result<Vec<SqliteRow>, Failed>;
+
+/// What follows a script that has succeeded, even if its caller is gone.
+pub(crate) type Then = Arc<dyn Fn(&[SqliteRow]) + Send + Sync>;
+
+static NEXT_MARK: AtomicI64 = AtomicI64::new(1);
+
+/// The timeout of a connection, and its file.
+const ABOUT_CONNECTION: &str = "SELECT (SELECT timeout FROM pragma_busy_timeout), \
+                                (SELECT file FROM pragma_database_list WHERE name = 'main')";
 
 impl Connections {
     /// Executes a script, and tries again while another connection has the file's lock.
@@ -26,14 +39,9 @@ impl Connections {
         script: &Script,
         values: &[Value<'_>],
         deadline: Instant,
+        then: Option<Then>,
     ) -> Result<Vec<SqliteRow>, LockError> {
-        let stage = if script.writes {
-            Stage::Writing
-        } else {
-            Stage::Reading
-        };
-        let mapped = |error| map(error, stage);
-        let arguments = arguments(values).map_err(mapped)?;
+        let arguments = arguments(values).map_err(|error| map(error, Stage::Connecting))?;
         let mut until = until(deadline);
         if let Some(longest) = settings.busy_timeout {
             until = until.min(Instant::now() + longest);
@@ -42,23 +50,31 @@ impl Connections {
         let mut busy = None;
         loop {
             if Instant::now() >= until {
-                return Err(busy.map_or_else(too_late, mapped));
+                return Err(busy.map_or_else(too_late, Failed::mapped));
             }
             let connection = match self.connection(turn.take(), until).await {
                 Ok(connection) => connection,
                 // The last attempt says what it waited for.
-                Err(error) => return Err(busy.map_or(error, mapped)),
+                Err(error) => return Err(busy.map_or(error, Failed::mapped)),
             };
             // A connection that was opened anew is of the file that is there now.
             settings.place.check()?;
-            let attempt = attempt(connection, script.clone(), arguments.clone());
+            let place = Arc::clone(&settings.place);
+            let (script, arguments, then) = (script.clone(), arguments.clone(), then.clone());
+            let attempt = async move {
+                let (back, rows) = attempt(connection, &place, &script, arguments).await;
+                if let (Ok(rows), Some(then)) = (&rows, then) {
+                    then(rows);
+                }
+                (back, rows)
+            };
             let (back, rows) = Completed::new(attempt).await;
             match rows {
-                Err(error) if is_busy(&error) && Instant::now() + BUSY_PAUSE < until => {
-                    (turn, busy) = (back, Some(error));
+                Err(failed) if failed.is_busy() && Instant::now() + BUSY_PAUSE < until => {
+                    (turn, busy) = (back, Some(failed));
                     sleep(BUSY_PAUSE).await;
                 }
-                Err(error) => return Err(mapped(error)),
+                Err(failed) => return Err(failed.mapped()),
                 Ok(rows) => {
                     settings.place.remember();
                     return Ok(rows);
@@ -73,23 +89,25 @@ pub(crate) async fn read(
     connection: &mut SqliteConnection,
     script: &Script,
     values: &[Value<'_>],
-) -> Result<Vec<SqliteRow>, sqlx::Error> {
-    fetch(connection, script, arguments(values)?).await
+) -> Rows {
+    let arguments = arguments(values).map_err(Failed::before)?;
+    fetch(connection, script, arguments).await
 }
 
 /// Executes a script once. No transaction is open afterwards.
 async fn attempt(
     connection: Connection,
-    script: Script,
+    place: &Place,
+    script: &Script,
     arguments: SqliteArguments,
 ) -> (Option<Turn>, Rows) {
     let mut unfinished = Unfinished(Some(connection));
     let rows = match &mut unfinished.0 {
-        Some(given) if given.is_given() => execute_without_waiting(given, &script, arguments).await,
-        Some(own) => execute(own, &script, arguments).await,
-        None => Err(sqlx::Error::WorkerCrashed),
+        Some(given) if given.is_given() => on_given(given, place, script, arguments).await,
+        Some(own) => execute(own, script, arguments).await,
+        None => Err(Failed::before(sqlx::Error::WorkerCrashed)),
     };
-    let lost = matches!(rows, Err(sqlx::Error::WorkerCrashed));
+    let lost = matches!(rows, Err(Failed::Driver(sqlx::Error::WorkerCrashed, _)));
     let mut turn = unfinished.0.take().and_then(Connection::into_turn);
     if lost && let Some(turn) = &mut turn {
         // The next one opens another.
@@ -111,10 +129,12 @@ impl Drop for Unfinished {
 }
 
 async fn execute(connection: &mut Connection, script: &Script, arguments: SqliteArguments) -> Rows {
-    let connection = connection.get_mut()?;
+    let connection = connection.get_mut().map_err(Failed::before)?;
     match fetch(connection, script, arguments.clone()).await {
         // A transaction that the application left open, or that ended with its runtime.
-        Err(error) if is_in_transaction(&error) => fetch(connection, script, arguments).await,
+        Err(Failed::Driver(error, _)) if is_in_transaction(&error) => {
+            fetch(connection, script, arguments).await
+        }
         rows => rows,
     }
 }
@@ -141,40 +161,82 @@ async fn fetch_all(
 ) -> Rows {
     let (mut rows, mut ended) = (Vec::new(), 0);
     let mut replies = connection.fetch_many(sqlx::query_with(script.sql.clone(), arguments));
-    while let Some(reply) = replies.try_next().await? {
-        match reply {
-            Either::Left(_) => ended += 1,
-            Either::Right(row) => rows.push(row),
+    loop {
+        match replies.try_next().await {
+            Ok(Some(Either::Left(_))) => ended += 1,
+            Ok(Some(Either::Right(row))) => rows.push(row),
+            Ok(None) if ended == script.statements => return Ok(rows),
+            Ok(None) => {
+                return Err(Failed::Driver(
+                    sqlx::Error::WorkerCrashed,
+                    script.stage(ended),
+                ));
+            }
+            Err(error) => return Err(Failed::Driver(error, script.stage(ended))),
         }
     }
-    if ended < script.statements {
-        return Err(sqlx::Error::WorkerCrashed);
-    }
-    Ok(rows)
 }
 
-/// On a connection of the application: SQLite itself does not wait for locks meanwhile, so that an
-/// operation keeps its deadline.
-async fn execute_without_waiting(
-    connection: &mut Connection,
+/// On a connection of the application: it must be of the store, and SQLite itself does not wait for locks
+/// meanwhile, so that an operation keeps its deadline.
+async fn on_given(
+    given: &mut Connection,
+    place: &Place,
     script: &Script,
     arguments: SqliteArguments,
 ) -> Rows {
-    let busy_timeout: i64 = sqlx::query_scalar("PRAGMA busy_timeout")
-        .fetch_one(connection.get_mut()?)
-        .await?;
+    let connection = given.get_mut().map_err(Failed::before)?;
+    let (busy_timeout, file): (i64, String) = sqlx::query_as(ABOUT_CONNECTION)
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(Failed::before)?;
+    place.check_file(&file).map_err(Failed::Refused)?;
+    let mark = mark(connection, place).await?;
     sqlx::raw_sql("PRAGMA busy_timeout = 0")
-        .execute(connection.get_mut()?)
-        .await?;
-    let rows = execute(connection, script, arguments).await;
-    let restored = format!("PRAGMA busy_timeout = {busy_timeout}");
+        .execute(connection)
+        .await
+        .map_err(Failed::before)?;
+    let rows = execute(given, script, arguments).await;
     // Only a number was filled in.
-    let restored = sqlx::raw_sql(AssertSqlSafe(restored))
-        .execute(connection.get_mut()?)
-        .await;
+    let restore = AssertSqlSafe(format!("PRAGMA busy_timeout = {busy_timeout}"));
+    let connection = given.get_mut().map_err(Failed::before)?;
+    if rows.is_ok() {
+        set_mark(connection, place, mark).await;
+    }
+    let restored = sqlx::raw_sql(restore).execute(connection).await;
     if restored.is_err() {
         // What the script did stands. The application does not get the connection back as it is.
-        connection.close_on_drop();
+        given.close_on_drop();
     }
     rows
+}
+
+/// The mark of a connection that has a store in memory, or 0. Fails if it has another store than this one.
+async fn mark(connection: &mut SqliteConnection, place: &Place) -> Result<i64, Failed> {
+    if !place.is_memory() {
+        return Ok(0);
+    }
+    // Of the connection's temporary database: it ends with the connection, as the store does.
+    let mark = sqlx::query_scalar("PRAGMA temp.application_id")
+        .fetch_one(connection)
+        .await
+        .map_err(Failed::before)?;
+    place.check_mark(mark).map_err(Failed::Refused)?;
+    Ok(mark)
+}
+
+/// Marks a connection that has a store in memory, and remembers the mark. No transaction is open.
+async fn set_mark(connection: &mut SqliteConnection, place: &Place, mark: i64) {
+    if !place.is_memory() {
+        return;
+    }
+    let mark = match mark {
+        0 => NEXT_MARK.fetch_add(1, Ordering::Relaxed),
+        mark => mark,
+    };
+    // Only a number was filled in.
+    let set = AssertSqlSafe(format!("PRAGMA temp.application_id = {mark}"));
+    if sqlx::raw_sql(set).execute(connection).await.is_ok() {
+        place.remember_mark(mark);
+    }
 }

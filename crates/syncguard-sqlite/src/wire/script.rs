@@ -6,6 +6,7 @@ use sqlx::sqlite::SqliteArguments;
 use sqlx::{Arguments as _, AssertSqlSafe, SqlSafeStr as _, SqlStr};
 use syncguard_core::backend::{FENCE_MAX, MAX_PAGE_SIZE, TIME_TOLERANCE_MS};
 
+use crate::error::Stage;
 use crate::names::Names;
 use crate::schema::DDL;
 
@@ -86,6 +87,15 @@ impl Script {
             // Only constants and checked, quoted identifiers are filled in.
             sql: AssertSqlSafe(Arc::<str>::from(text)).into_sql_str(),
             writes,
+        }
+    }
+
+    /// How far it is once some of its statements have ended. The last one is the commit.
+    pub(super) fn stage(&self, ended: usize) -> Stage {
+        match (self.writes, ended + 1 < self.statements) {
+            (false, _) => Stage::Reading,
+            (true, true) => Stage::Writing,
+            (true, false) => Stage::Committing,
         }
     }
 }
