@@ -5,6 +5,7 @@ mod common;
 
 mod calls;
 mod leases;
+mod monitoring;
 mod observed;
 mod sdk;
 

@@ -1,6 +1,6 @@
 //! [`Sdk`]: what an application's SDK would export.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::MeterProvider as _;
@@ -16,6 +16,16 @@ use syncguard_telemetry::{TelemetryOptions, with_telemetry};
 pub(crate) struct Sdk {
     provider: SdkMeterProvider,
     exporter: InMemoryMetricExporter,
+}
+
+/// An instrument that was used.
+pub(crate) struct Instrument {
+    pub(crate) name: String,
+    pub(crate) unit: String,
+    /// As Prometheus calls it.
+    pub(crate) kind: &'static str,
+    /// The values of each attribute.
+    pub(crate) values: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// The values of an instrument by its attributes, both as text.
@@ -42,6 +52,18 @@ impl Sdk {
 
     pub(crate) fn observed_memory(&self) -> Locks {
         self.observe(Locks::new(MemoryBackend::default()))
+    }
+
+    /// All instruments that were used.
+    pub(crate) fn instruments(&self) -> Vec<Instrument> {
+        self.exporter.reset();
+        self.provider.force_flush().unwrap();
+        let exported = self.exporter.get_finished_metrics().unwrap();
+        let metrics = exported
+            .iter()
+            .flat_map(ResourceMetrics::scope_metrics)
+            .flat_map(ScopeMetrics::metrics);
+        metrics.map(Instrument::of).collect()
     }
 
     pub(crate) fn read<T>(&self, name: &str, read: impl FnOnce(&Metric) -> T) -> Option<T> {
@@ -106,6 +128,50 @@ impl Sdk {
 
     pub(crate) fn hold_times(&self) -> Points {
         self.points("syncguard.lock.hold_time")
+    }
+}
+
+impl Instrument {
+    fn of(metric: &Metric) -> Self {
+        let mut values = BTreeMap::<_, BTreeSet<_>>::new();
+        let mut add = |pair: &KeyValue| {
+            let of_key = values.entry(pair.key.to_string()).or_default();
+            of_key.insert(pair.value.to_string());
+        };
+        let kind = match metric.data() {
+            AggregatedMetrics::U64(MetricData::Sum(sum)) => {
+                sum.data_points()
+                    .for_each(|point| point.attributes().for_each(&mut add));
+                "counter"
+            }
+            AggregatedMetrics::I64(MetricData::Sum(sum)) => {
+                sum.data_points()
+                    .for_each(|point| point.attributes().for_each(&mut add));
+                "gauge"
+            }
+            AggregatedMetrics::U64(MetricData::Histogram(histogram)) => {
+                let points = histogram.data_points();
+                points.for_each(|point| point.attributes().for_each(&mut add));
+                "histogram"
+            }
+            AggregatedMetrics::F64(MetricData::Histogram(histogram)) => {
+                let points = histogram.data_points();
+                points.for_each(|point| point.attributes().for_each(&mut add));
+                "histogram"
+            }
+            AggregatedMetrics::F64(MetricData::Gauge(gauge)) => {
+                let points = gauge.data_points();
+                points.for_each(|point| point.attributes().for_each(&mut add));
+                "gauge"
+            }
+            other => panic!("{} is something else: {other:?}", metric.name()),
+        };
+        Self {
+            name: metric.name().to_owned(),
+            unit: metric.unit().to_owned(),
+            kind,
+            values,
+        }
     }
 }
 
