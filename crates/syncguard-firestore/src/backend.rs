@@ -1,4 +1,4 @@
-//! [`FirestoreBackend`] and the contract, by compare-and-set.
+//! [`FirestoreBackend`]: the contract, by compare-and-set.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ pub struct FirestoreBackend {
     pub(crate) wake_ups: WakeUps,
 }
 
-/// The documents of one read, and when they were so.
+/// The documents of one read, and the time of the read.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) documents: Vec<Document>,
@@ -47,7 +47,7 @@ struct Held {
     lock: LockDocument,
 }
 
-/// Why an id holds nothing.
+/// Why an id holds no lock.
 struct NotHeld(Option<FailureReason>);
 
 impl FirestoreBackend {
@@ -89,13 +89,13 @@ impl Snapshot {
         Ok(lock.filter(|lock| lock.is_live(self.moment.now_ms)))
     }
 
-    /// The live lock that an id holds. If several documents have the id, none can be trusted: a
-    /// warning is logged, and the id holds nothing.
+    /// The live lock that an id holds. If several documents have the id, none can be trusted: logs a
+    /// warning, and returns none.
     fn held_by(&self, id: &LockId) -> Result<Result<Held, NotHeld>, LockError> {
         let mut owned = Vec::new();
         for document in &self.documents {
             let lock = LockDocument::parse(document)?;
-            // The owner is verified, not inferred from the index.
+            // Verify the owner: the index alone does not prove it.
             if lock.lock_id == *id {
                 owned.push((document, lock));
             }
@@ -160,7 +160,7 @@ impl LockBackend for FirestoreBackend {
                 });
             }
             if let Some(error) = unsettled {
-                // The commit may still be on its way.
+                // The commit may still be in flight.
                 return Err(error);
             }
             self.clock.admit(snapshot.moment)?;
@@ -227,7 +227,8 @@ impl LockBackend for FirestoreBackend {
             if let Some((before, expires_at_ms)) = overtaken
                 && held.lock.is_extension_of(&before)
             {
-                // Of two concurrent extends either may come first: this one did, and was replaced.
+                // Two concurrent extends can arrive in either order: this one was first, and the other
+                // replaced it.
                 return Ok(ExtendResult::extended(expires_at_ms));
             }
             self.clock.admit(snapshot.moment)?;
@@ -264,7 +265,7 @@ impl LockBackend for FirestoreBackend {
         Ok(locked)
     }
 
-    /// By a `Listen` stream, which the first wait opens.
+    /// Uses a `Listen` stream, which the first wait opens.
     async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
         let names = self.wire.names().of(request.key)?;
         let watching = self
@@ -273,7 +274,7 @@ impl LockBackend for FirestoreBackend {
         watching.await
     }
 
-    /// By the index on `key`. A page reads as many documents as it may have locks, expired ones included.
+    /// Uses the index on `key`. A page reads as many documents as it may have locks, expired ones included.
     async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
         self.list_page(request).await.map(Some)
     }

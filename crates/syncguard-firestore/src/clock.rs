@@ -16,7 +16,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// The time of a read, and the skew at that time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
-    /// By the authority.
+    /// By the clock that decides.
     pub(crate) now_ms: i64,
     /// This machine's clock minus the server's.
     skew_ms: i64,
@@ -55,12 +55,12 @@ impl Clock {
         self.authority
     }
 
-    /// Reports to it from the next comparison on.
+    /// Adds a reporter: it gets all later comparisons.
     pub(crate) fn attach(&self, reporter: Reporter) {
         self.reporters.add(reporter);
     }
 
-    /// What this machine's clock shows.
+    /// The time by this machine's clock.
     pub(crate) fn wall_ms(&self) -> i64 {
         (self.wall)()
     }
@@ -78,7 +78,7 @@ impl Clock {
         Moment { now_ms, skew_ms }
     }
 
-    /// Refuses to count a lease by a clock whose skew exceeds the limit, if there is one.
+    /// Fails if the skew exceeds the limit, if there is one.
     pub(crate) fn admit(&self, moment: Moment) -> Result<(), LockError> {
         let skew_ms = moment.skew_ms;
         let exceeded = |limit: &Duration| self.is_local() && exceeds(skew_ms, *limit);
@@ -111,13 +111,13 @@ impl Clock {
         );
     }
 
-    /// Whether leases are counted by this machine's clock.
+    /// Whether this machine's clock decides when leases end.
     fn is_local(&self) -> bool {
         self.authority == TimeAuthority::Client
     }
 }
 
-/// The handles that want to know the skew: one for each `Locks` over a clone of the backend.
+/// The reporters of the skew: one for each `Locks` over a clone of the backend.
 #[derive(Default)]
 struct Reporters(Mutex<Arc<[Reporter]>>);
 
@@ -149,7 +149,7 @@ impl Reporters {
     }
 }
 
-/// Those whose `Locks` is still in use.
+/// The reporters whose `Locks` is still in use.
 fn attached(list: &[Reporter]) -> impl Iterator<Item = Reporter> {
     list.iter()
         .filter(|reporter| reporter.is_attached())
@@ -165,8 +165,8 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// How far the local clock is ahead, as far as is certain: the server read at some time between
-/// sending and receiving, so a slow answer does not count as skew.
+/// How far the local clock is certainly ahead. The server read at some time between sending and receiving,
+/// so a slow reply does not count as skew.
 fn skew(sent_ms: i64, read_time_ms: i64, received_ms: i64) -> i64 {
     let ahead = sent_ms.saturating_sub(read_time_ms).max(0);
     let behind = read_time_ms.saturating_sub(received_ms).max(0);

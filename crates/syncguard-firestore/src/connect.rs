@@ -36,7 +36,7 @@ const ENDPOINT: &str = "https://firestore.googleapis.com";
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The emulator grants it every permission, past all security rules.
+/// With this token the emulator grants every permission and ignores the security rules.
 const EMULATOR_OWNER: &str = "Bearer owner";
 
 impl FirestoreBackend {
@@ -117,9 +117,9 @@ impl FirestoreBackend {
 
     /// Uses a client of the application, with its TLS, credentials and endpoint.
     ///
-    /// `database` is as for [`connect`](Self::connect). Clones of the client share a connection. Only
-    /// the client's own keepalive settings find out that it was lost without notice: by default after
-    /// two minutes. The backends of the other constructors replace it when a request times out.
+    /// `database` is as for [`connect`](Self::connect). Clones of the client share a connection. If the
+    /// connection is lost silently, only the client's own keepalive settings notice it: by default after
+    /// two minutes. Backends of the other constructors replace the connection when a request times out.
     ///
     /// # Errors
     /// `InvalidArgument` for a bad option or database.
@@ -170,7 +170,7 @@ fn tls() -> ClientTlsConfig {
     tls
 }
 
-/// Waits no longer than the timeout for what is needed to connect.
+/// Waits for a step of connecting, no longer than the timeout.
 async fn bounded<T>(
     needed: &str,
     work: impl Future<Output = gcloud_sdk::error::Result<T>>,
@@ -190,7 +190,7 @@ async fn bounded<T>(
     done.map_err(during_setup)
 }
 
-/// An address without a port would be one at port 80.
+/// Without a port, port 80 would be used.
 fn check_address(address: &str) -> Result<(), LockError> {
     let authority = address.parse::<Authority>().ok();
     if authority.is_some_and(|authority| authority.port_u16().is_some()) {

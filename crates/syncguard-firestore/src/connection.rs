@@ -41,11 +41,11 @@ struct Shared {
 struct Current {
     service: GoogleAuthMiddleware,
     number: u64,
-    /// When the server last answered on this channel, or when the channel was made.
+    /// When the server last replied on this channel, or when the channel was made.
     heard: Instant,
 }
 
-/// What a channel is made from.
+/// The settings of a channel.
 pub(crate) struct Origin {
     pub(crate) endpoint: Endpoint,
     pub(crate) credentials: Arc<GoogleAuthHeaders>,
@@ -84,9 +84,9 @@ impl Connection {
         Self(Arc::new(Shared { current, origin }))
     }
 
-    /// Makes a call that ends by `end`. If the caller drops it, it goes on in the background until
-    /// then: dropping it would reset its HTTP/2 stream, and a server that sees many resets closes the
-    /// connection, with all other calls on it.
+    /// Makes a call that ends by `end`. If the caller drops it, it continues in the background until then.
+    /// Dropping the call itself would reset its HTTP/2 stream, and a server that sees many resets closes
+    /// the connection, with all other calls on it.
     pub(crate) async fn send<T, F>(
         &self,
         end: Instant,
@@ -117,7 +117,7 @@ impl Connection {
                 .await
                 .unwrap_or_else(|_| Err(RequestTimeoutElapsed::Total(limit).into()));
             match result.as_ref().map_err(Status::source) {
-                // An answer. A status of the server has no source.
+                // A reply. A status of the server has no source.
                 Ok(_) | Err(None) => connection.heard(number),
                 Err(Some(source)) if source.is::<RequestTimeoutElapsed>() => {
                     connection.timed_out(number, sent);
@@ -133,7 +133,7 @@ impl Connection {
         .await
     }
 
-    /// A client on the present channel, and the number of that. Waits until the channel is connected.
+    /// A client on the current channel, and the channel's number. Waits until the channel is connected.
     pub(crate) async fn client(&self) -> Result<(Client, u64), Status> {
         let Current {
             mut service,
@@ -145,7 +145,7 @@ impl Connection {
         Ok((Client::new(service), number))
     }
 
-    /// The number of the present channel.
+    /// The number of the current channel.
     pub(crate) fn number(&self) -> u64 {
         self.current().number
     }
@@ -163,7 +163,7 @@ impl Connection {
             return;
         };
         let mut current = self.current();
-        // A request that had little time left says nothing.
+        // If the request had little time left, its timeout proves nothing.
         let silent = current.heard < sent && sent.elapsed() >= MOST_SILENCE;
         if current.number != number || !silent {
             return;
@@ -189,7 +189,7 @@ async fn ready(service: &mut GoogleAuthMiddleware) -> Result<(), Box<dyn Error +
     poll_fn(|cx| GrpcService::<tonic::body::Body>::poll_ready(service, cx)).await
 }
 
-/// A request that runs to its end: if it is dropped before, it goes on in the background.
+/// A request that runs to its end: if it is dropped before, it continues in the background.
 struct Completed<T: Send + 'static> {
     /// `None` once it has ended.
     request: Option<Pin<Box<dyn Future<Output = T> + Send>>>,

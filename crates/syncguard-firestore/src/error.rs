@@ -1,4 +1,4 @@
-//! The one mapping from Firestore's errors to [`LockError`].
+//! Maps Firestore's errors to [`LockError`]s.
 
 use std::error::Error;
 
@@ -87,7 +87,7 @@ pub(crate) fn of_read(status: &Status) -> LockError {
     LockError::new(code(status), message(status)).with_source(presentable(status))
 }
 
-/// A commit that failed for another reason than a [state that moved](state_moved).
+/// A commit that failed for another reason than a [changed document](state_moved).
 pub(crate) fn of_commit(status: &Status) -> LockError {
     let error = of_read(status);
     if may_have_been_applied(status) {
@@ -105,7 +105,7 @@ pub(crate) fn of_contention(status: &Status) -> LockError {
 /// A connection that could not be made.
 pub(crate) fn of_connecting(error: &gcloud_sdk::error::Error) -> LockError {
     let code = code_of_client(error.kind());
-    // The client's own text leaves out what the transport saw.
+    // The client's own text omits the error of the transport.
     let cause = match error.kind() {
         ErrorKind::GrpcStatus(error) => chain(error),
         ErrorKind::Credentials(error) => chain(error),
@@ -135,8 +135,7 @@ pub(crate) fn no_connection() -> Status {
     )
 }
 
-/// The status of a request on a channel whose task has ended, which nothing but the end of its
-/// runtime brings about.
+/// The status of a request on a channel whose task has ended. Only the end of its runtime causes that.
 pub(crate) fn channel_ended() -> Status {
     unsent(Code::Unavailable, NotSent(RUNTIME_ENDED))
 }
@@ -176,8 +175,8 @@ fn may_have_been_applied(status: &Status) -> bool {
             | Code::Unavailable
             | Code::DataLoss
     );
-    // Without credentials the request never left, nor did it past the deadline. A source is an error
-    // of the transport, whose code says nothing of what the server did.
+    // Without credentials, or after the deadline, the request was never sent. If there is a source, it is
+    // an error of the transport: its code does not say what the server did.
     let is_transport = status.source().is_some();
     (undecided || is_transport) && client_error(status).is_none() && unsent_reason(status).is_none()
 }
@@ -218,7 +217,7 @@ fn code(status: &Status) -> ErrorCode {
     let of_transport = status.source().is_some();
     match status.code() {
         Code::DeadlineExceeded => ErrorCode::NetworkTimeout,
-        // A broken connection or a server that is no Firestore, whatever code the transport gives it.
+        // A broken connection or a server that is not Firestore, with any code of the transport.
         _ if of_transport => ErrorCode::ServiceUnavailable,
         Code::Unavailable
         | Code::Internal
@@ -266,7 +265,7 @@ fn client_error(status: &Status) -> Option<&ErrorKind> {
         if let Some(error) = error.downcast_ref::<gcloud_sdk::error::Error>() {
             return Some(error.kind());
         }
-        // The middleware boxes it twice.
+        // The middleware boxes the error twice.
         if let Some(error) = error.downcast_ref::<Box<gcloud_sdk::error::Error>>() {
             return Some(error.kind());
         }
@@ -275,8 +274,8 @@ fn client_error(status: &Status) -> Option<&ErrorKind> {
     None
 }
 
-/// The status without what may quote a key: its metadata and binary details, and its message if
-/// that names a document.
+/// The status without the parts that may quote a key: metadata, binary details, and the message if it names
+/// a document.
 fn presentable(status: &Status) -> Status {
     let names_document = DOCUMENT_MARKS
         .iter()

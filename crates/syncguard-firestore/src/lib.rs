@@ -18,11 +18,11 @@
 //!
 //! # Compare-and-set, no transaction
 //!
-//! Every change is one read and one commit, which names the versions that it read. Firestore refuses
-//! a commit if a document has another version by then; the backend reads again and answers by what it
-//! finds. Nothing in the database is locked between the two, so clients of different keys do not wait
-//! for each other, and a client that dies in between leaves nothing behind. Without a conflict an
-//! operation takes at most two round trips. A contended acquire, `is_locked` and lookups take one.
+//! Every change is one read and one commit, which names the versions that it read. If a document has
+//! another version by then, Firestore refuses the commit; the backend reads again and decides by the new
+//! state. Between the two, nothing in the database is locked. So clients of different keys do not wait for
+//! each other, and a client that dies in between blocks nobody. Without a conflict an operation takes at
+//! most two round trips. A contended acquire, `is_locked` and lookups take one.
 //!
 //! # Documents
 //!
@@ -41,9 +41,9 @@
 //!
 //! # Listing
 //!
-//! [`Locks::list`](syncguard_core::Locks::list) reads locks in the order of their keys, by Firestore's automatic index
-//! on `key`: do not exempt that field if you list. Firestore charges a document read for each document of a page,
-//! expired locks included.
+//! [`Locks::list`](syncguard_core::Locks::list) reads locks in the order of their keys, by Firestore's
+//! automatic index on `key`: do not exempt that field if you list. Firestore charges a document read for
+//! each document of a page, expired locks included.
 //!
 //! # Whose clock
 //!
@@ -61,15 +61,16 @@
 //!
 //! While a caller of [`lock`](syncguard_core::Locks::lock) waits for another process, the backend and its
 //! clones have a `Listen` stream on their connection, with the document of each awaited lock. Firestore
-//! reports the release by any client, SyncGuard for TypeScript included. It charges a document read for each
-//! lock that is awaited, and for each change of one meanwhile. The stream ends a few seconds after the last wait,
-//! and by [`close`](syncguard_core::Locks::close). Where Firestore or a proxy refuses it, callers poll.
+//! reports the release by any client, SyncGuard for TypeScript included. It charges a document read for
+//! each awaited lock, and for each change of it during the wait. The stream ends a few seconds after the
+//! last wait, and by [`close`](syncguard_core::Locks::close). Where Firestore or a proxy refuses it,
+//! callers poll.
 //!
 //! # Dropped calls
 //!
-//! A request whose caller goes away runs to its end in the background, no longer than until its
-//! deadline. Dropping it would reset its HTTP/2 stream, and servers close a connection on which many
-//! streams are reset, with all calls on it.
+//! A request whose caller drops it runs to its end in the background, at most until its deadline. Dropping
+//! it would reset its HTTP/2 stream, and servers close a connection on which many streams are reset, with
+//! all calls on it.
 //!
 //! # TLS and credentials
 //!
@@ -105,7 +106,7 @@ pub use crate::options::{
     DEFAULT_SKEW_WARNING, FirestoreOptions, RECOMMENDED_SKEW_LIMIT,
 };
 
-// Backends and options move between threads, and into futures that do.
+// Applications move these between threads, and into futures that they spawn.
 const _: () = {
     const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
     shared::<FirestoreBackend>();

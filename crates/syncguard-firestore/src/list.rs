@@ -8,7 +8,7 @@ use crate::FirestoreBackend;
 use crate::record::{KEY, LockDocument, text};
 
 impl FirestoreBackend {
-    /// One page: as many documents as it may have locks, live or not.
+    /// Reads one page: as many documents as it may have locks, live or not.
     pub(crate) async fn list_page(&self, request: ListRequest<'_>) -> Result<ListPage, LockError> {
         let (prefix, limit) = (request.prefix.as_str(), request.limit);
         let end = prefix_end(prefix);
@@ -20,7 +20,7 @@ impl FirestoreBackend {
         let snapshot = self.read(query).await?;
         let live = |document: &Document| -> Option<LockInfoDebug> {
             let lock = LockDocument::parse(document).ok()?;
-            // A copy under another name is no lock.
+            // A copy of a document under another name is not a lock.
             let names = self.wire.names().of(&lock.key).ok()?;
             let is_own = names.lock == document.name;
             (is_own && lock.is_live(snapshot.moment.now_ms)).then(|| lock.info())

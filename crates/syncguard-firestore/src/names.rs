@@ -1,4 +1,4 @@
-//! What documents are called: ids, and the full names that requests carry.
+//! Names of documents: ids, and the full names in requests.
 
 use syncguard_core::backend::{make_fence_key, make_hashed_storage_key, make_storage_key};
 use syncguard_core::{LockError, LockKey};

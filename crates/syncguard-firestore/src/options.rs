@@ -1,4 +1,4 @@
-//! [`FirestoreOptions`]: the choices of a backend.
+//! [`FirestoreOptions`]: the options of a backend.
 
 use std::fmt;
 use std::sync::Arc;
@@ -101,8 +101,8 @@ impl FirestoreOptions {
     /// Refuses to acquire and to extend, with `Internal`, when the clock skew exceeds `skew`. Default:
     /// no limit.
     ///
-    /// [`RECOMMENDED_SKEW_LIMIT`] is half of the tolerance that leases are counted with: two machines
-    /// can be off in opposite directions. It has no effect with [server time](Self::server_time).
+    /// [`RECOMMENDED_SKEW_LIMIT`] is half of the tolerance, because two machines can be off in opposite
+    /// directions. It has no effect with [server time](Self::server_time).
     #[must_use]
     pub fn skew_limit(mut self, skew: Duration) -> Self {
         self.skew_limit = Some(skew);

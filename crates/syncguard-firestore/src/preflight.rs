@@ -1,4 +1,4 @@
-//! Whether a database is set up for locks: permissions, indexes and the clock.
+//! Checks whether a database is configured for locks: permissions, indexes and the clock.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const NOTABLE_SKEW: Duration = Duration::from_millis(100);
 
 impl FirestoreBackend {
     /// Sends three reads and one commit, and tries wake-ups. One write of the commit cannot succeed, so
-    /// Firestore applies none of them; it checks the permission before that.
+    /// Firestore applies no write; it checks the permissions first.
     pub(crate) async fn inspect(&self, deadline: Instant) -> Result<Vec<Finding>, LockError> {
         let mut inspection = Inspection::new(self, deadline)?;
         let id = inspection.lock.lock_id;
@@ -48,7 +48,7 @@ impl FirestoreBackend {
         })?;
         inspection.write().await?;
         let mut findings = inspection.findings();
-        // What is an error there would be the reason.
+        // If this fails, the error is the reason.
         let is_error = |finding: &Finding| finding.severity() == Severity::Error;
         if !findings.iter().any(is_error) && !self.gives_wake_ups(names.lock, deadline).await {
             findings.push(no_wake_ups());
@@ -58,7 +58,7 @@ impl FirestoreBackend {
 
     async fn gives_wake_ups(&self, document: String, deadline: Instant) -> bool {
         let now = Instant::now();
-        // So early that the findings are still reported.
+        // Early enough that the findings are still reported.
         let deadline = now + deadline.saturating_duration_since(now) / 2;
         let watch = self.wake_ups.watch(&self.wire, document, deadline).await;
         matches!(watch, Ok(Some(_)))
@@ -103,7 +103,7 @@ impl<'a> Inspection<'a> {
         let sent_ms = clock.wall_ms();
         let reading = request.await?;
         let skew_ms = clock.moment(sent_ms, reading.read_time_ms).skew_ms();
-        // Each is the part that is certain, so the largest is the closest.
+        // Each is the certain part of the skew, so the largest is the closest.
         if skew_ms.unsigned_abs() > self.skew_ms.unsigned_abs() {
             self.skew_ms = skew_ms;
         }

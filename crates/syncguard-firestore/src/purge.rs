@@ -65,7 +65,7 @@ impl FirestoreBackend {
             let deleted = self.wire.write_each(writes, deadline).await;
             let deleted = deleted.map_err(|status| error::of_commit(&status))?;
             purged = purged.saturating_add(deleted);
-            // The rest is live or there is none, or other clients keep changing what is left.
+            // The rest is live, or there is none, or other clients keep changing it.
             if expired < read || u32::try_from(read) != Ok(page) || deleted == 0 {
                 break;
             }
@@ -73,8 +73,8 @@ impl FirestoreBackend {
         Ok(purged.into())
     }
 
-    /// Starts the deletion of a lock that `is_locked` found long expired, if that is enabled and
-    /// none was started within the last second.
+    /// Starts the deletion of a lock that has expired long ago, if that is enabled and no deletion was
+    /// started within the last second.
     pub(crate) fn clean_up(&self, snapshot: &Snapshot) {
         if !self.clean_up.enabled {
             return;
@@ -87,13 +87,13 @@ impl FirestoreBackend {
         let wire = self.wire.clone();
         tokio::spawn(async move {
             let deadline = Instant::now() + DEFAULT_OPERATION_TIMEOUT;
-            // Best effort: a later `is_locked` finds what stays.
+            // Best effort: a later `is_locked` tries again.
             let _ = wire.write_each(writes, deadline).await;
         });
     }
 }
 
-/// Deletes what is expired beyond the guard, in the version that was read.
+/// Deletes a lock that has expired long enough ago, in the version that was read.
 fn deletions(snapshot: &Snapshot) -> Result<Vec<Write>, LockError> {
     let mut writes = Vec::new();
     for document in &snapshot.documents {

@@ -68,14 +68,14 @@ impl LockDocument {
         is_live(self.expires_at_ms, now_ms, TIME_TOLERANCE_MS)
     }
 
-    /// After how long it stops being live, if nobody extends or releases it. A live lock has at least
-    /// one millisecond left.
+    /// For how long it stays live if nobody extends or releases it. A live lock has at least one
+    /// millisecond left.
     pub(crate) fn free_in(&self, now_ms: i64) -> Duration {
         let free_at_ms = self.expires_at_ms.saturating_add(TIME_TOLERANCE_MS);
         Duration::from_millis(free_at_ms.saturating_sub(now_ms).max(1).unsigned_abs())
     }
 
-    /// Whether this is the same grant, extended since.
+    /// Whether this is the same grant, possibly extended since.
     pub(crate) fn is_extension_of(&self, before: &Self) -> bool {
         let same_grant = self.lock_id == before.lock_id && self.fence == before.fence;
         same_grant && self.expires_at_ms != before.expires_at_ms

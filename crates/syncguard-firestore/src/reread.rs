@@ -1,4 +1,4 @@
-//! [`Rereads`]: how often, and how soon, a state that moved is read again.
+//! [`Rereads`]: how often and how soon to read documents again that other clients changed.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use tonic::Status;
 
 use crate::error;
 
-/// Each reread answers a change by other clients. So many in a row are a sign of trouble, not of
-/// contention: contenders find the winner's lock at the first.
+/// Each reread follows a change by other clients. This many in a row are a sign of a problem, not of
+/// contention: contenders find the winner's lock at the first reread.
 const LIMIT: u32 = 20;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
@@ -21,8 +21,7 @@ pub(crate) struct Rereads {
 }
 
 impl Rereads {
-    /// Waits a little before the next read. Gives up after the last one, or if the deadline comes
-    /// first.
+    /// Waits a little before the next read. Fails after the last one, or if the deadline comes first.
     pub(crate) async fn pause(
         &mut self,
         moved: &Status,

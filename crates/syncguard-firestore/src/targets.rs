@@ -1,4 +1,4 @@
-//! [`Targets`]: what a `Listen` stream has shown of the documents on it.
+//! [`Targets`]: the state of the documents on a `Listen` stream.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::error::is_refusal;
 #[derive(Default)]
 pub(crate) struct Targets(HashMap<i32, watch::Sender<Seen>>);
 
-/// What the stream has shown of a document.
+/// The state of a document, as the stream has shown it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Seen {
     /// Firestore has sent the state of the document; what follows are changes.
@@ -105,7 +105,7 @@ impl Seen {
     }
 
     fn current(&mut self) {
-        // Of a document that does not exist, Firestore need not send anything.
+        // For a document that does not exist, Firestore may send nothing.
         self.freed += u64::from(!self.current && !self.exists);
         self.current = true;
     }

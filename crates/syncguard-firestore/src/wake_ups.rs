@@ -21,17 +21,17 @@ use crate::error::{is_refusal, no_connection};
 use crate::targets::{Seen, Targets};
 use crate::wire::Wire;
 
-/// How often an unused, silent or abandoned stream is looked for.
+/// How often to check whether the stream is unused, silent or abandoned.
 const TICK: Duration = Duration::from_secs(5);
 
 /// The longest that a stream may take to open, and a target to become current.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How long a caller that was refused waits until the stream shows the lock.
+/// How long a refused caller waits until the stream shows the lock.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The stream of a backend and its clones, while anyone waits.
+/// The stream of a backend and its clones. It exists while a caller waits.
 #[derive(Clone, Default)]
 pub(crate) struct WakeUps(Arc<Mutex<State>>);
 
@@ -83,7 +83,7 @@ impl WakeUps {
         }
     }
 
-    /// Adds a target to the present stream, or to a new one.
+    /// Adds a target to the current stream, or to a new one.
     fn add_target(&self, wire: &Wire, document: String) -> Option<Watched> {
         let mut state = self.state();
         if state.closed || state.refusals.in_force() {
@@ -114,7 +114,7 @@ impl WakeUps {
         })
     }
 
-    /// Ends the stream for good. Who watches polls from then on.
+    /// Ends the stream for good. Callers that wait then poll.
     pub(crate) async fn close(&self, deadline: Instant) {
         let stream = {
             let mut state = self.state();
@@ -190,13 +190,13 @@ impl Stream {
         });
     }
 
-    /// Whether nobody has watched since the last tick.
+    /// Whether there has been no watch since the last tick.
     fn is_unused(&mut self) -> bool {
         !std::mem::take(&mut self.used) && self.targets.is_empty()
     }
 }
 
-/// Reads a stream. When it ends, for whatever reason, all targets are lost.
+/// Reads a stream. When the stream ends, for any reason, all targets are lost.
 struct Reader {
     wire: Wire,
     number: u64,
@@ -219,7 +219,7 @@ impl Reader {
         if result.is_err_and(|status| is_refusal(&status)) {
             state.refusals.refused("firestore");
         } else {
-            // The others that wait would try one after the other.
+            // Otherwise all waiting callers would try, one after the other.
             state.refusals.unreachable();
         }
     }
@@ -258,8 +258,7 @@ impl Reader {
         }
     }
 
-    /// Whether the stream goes on. One that nobody uses is ended here, and Firestore then ends its part
-    /// before the next tick.
+    /// Whether the stream continues. Ends an unused stream; Firestore then ends its part before the next tick.
     fn is_needed(&self) -> bool {
         let Some(state) = self.state.upgrade() else {
             return false;
@@ -291,7 +290,7 @@ impl Drop for Reader {
     }
 }
 
-/// A lock that somebody waits for.
+/// A lock that a caller waits for.
 struct Watched {
     wake_ups: WakeUps,
     target: i32,
@@ -304,8 +303,8 @@ struct Watched {
 impl WatchKey for Watched {
     async fn changed(&mut self) -> Result<(), LockError> {
         let reported = self.reported;
-        // A caller that was woken and is refused has seen a lock that the stream will show. If that lock
-        // was released before Firestore's next snapshot, the stream may show neither.
+        // A woken caller that is refused has found a new lock, which the stream will show. If that lock is
+        // released before Firestore's next snapshot, the stream may show neither the lock nor its release.
         let shown = self
             .seen
             .wait_for(|seen| seen.exists || seen.freed != reported);

@@ -35,8 +35,8 @@ pub(crate) struct Reading {
     pub(crate) read_time_ms: i64,
 }
 
-/// Sends requests. Each is bounded by the request timeout and by the deadline of its operation, and
-/// none is sent once that has passed.
+/// Sends requests. Each ends at the request timeout or at the deadline of its operation. After the
+/// deadline, nothing is sent.
 #[derive(Clone)]
 pub(crate) struct Wire {
     connection: Connection,
@@ -250,7 +250,7 @@ impl Wire {
             return Err(error::past_deadline());
         }
         let mut request = Request::new(message);
-        // The server learns of it.
+        // The server gets the deadline.
         let timeouts = RequestTimeouts::new().with_total(left);
         request.extensions_mut().insert(timeouts);
         let call = |client| call(client, request);
@@ -267,7 +267,7 @@ struct Gathered {
 impl Gathered {
     fn add(&mut self, document: Option<Document>, read_time: Option<Timestamp>) {
         self.documents.extend(document);
-        // It only moves forward within a response, so the last one holds for all of it.
+        // Within a response the time only increases, so the last one counts for all documents.
         self.read_time = read_time.or(self.read_time);
     }
 

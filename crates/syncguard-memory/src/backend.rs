@@ -1,4 +1,4 @@
-//! The contract, in memory.
+//! The contract, implemented in memory.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -19,7 +19,7 @@ use syncguard_core::{
 
 use crate::clock::{Clock, ManualClock};
 
-/// A store of locks in this process. Clones are one store.
+/// A store of locks in this process. Clones share it.
 #[derive(Clone)]
 pub struct MemoryBackend {
     state: Arc<Mutex<State>>,
@@ -49,8 +49,8 @@ struct Record {
 }
 
 impl MemoryBackend {
-    /// An empty store on the machine's clock. Steps of the system's time do not move it; Tokio's clock
-    /// does where a test has paused it.
+    /// An empty store on the machine's monotonic clock: steps of the system's time do not affect it. If a
+    /// test pauses Tokio's clock, the store follows that.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -60,7 +60,7 @@ impl MemoryBackend {
         }
     }
 
-    /// An empty store on a clock that tests move.
+    /// An empty store on a clock that a test moves.
     #[must_use]
     pub fn with_clock(clock: ManualClock) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl MemoryBackend {
         }
     }
 
-    /// Sets the fence counter of a key, as a store with a history would have it. For tests.
+    /// Sets the fence counter of a key, as if the store had granted that many locks. For tests.
     pub fn set_fence_counter(&self, key: &LockKey, counter: u64) {
         self.lock().fence_counters.insert(key.clone(), counter);
     }
@@ -141,8 +141,8 @@ impl State {
         removed
     }
 
-    /// Sweeps once the locks have doubled since the last sweep: on average, that costs an acquire two
-    /// of its steps.
+    /// Sweeps when the number of locks has doubled since the last sweep: on average each acquire pays for
+    /// two steps of it.
     fn sweep_sometimes(&mut self, now_ms: i64) {
         if self.locks.len() >= self.next_sweep.max(LEAST_SWEPT) {
             self.sweep(now_ms, usize::MAX);
@@ -150,7 +150,7 @@ impl State {
         }
     }
 
-    /// The lock that `id` holds and its key, or why it holds none. An expired one is removed.
+    /// The lock that `id` holds and its key, or the reason why it holds none. Removes an expired lock.
     fn held_by(
         &mut self,
         id: &LockId,
@@ -170,7 +170,7 @@ impl State {
             self.holders.remove(id);
             return Err(FailureReason::Expired);
         }
-        // The owner is verified, not inferred from the index.
+        // Verify the owner: the index alone does not prove it.
         match self.locks.get_mut(&key) {
             Some(held) if held.id == *id => Ok((key, held)),
             _ => Err(FailureReason::NotFound),
@@ -206,7 +206,7 @@ impl LockBackend for MemoryBackend {
             .unwrap_or(0)
             .saturating_add(1);
         let fence = Fence::from_counter(counter)?;
-        // Nothing fails from here on.
+        // Nothing can fail from here on.
         state.sweep_sometimes(now_ms);
         state.fence_counters.insert(key.clone(), counter);
         let held = Record {
@@ -323,7 +323,7 @@ impl LockBackend for MemoryBackend {
     }
 }
 
-/// A key that somebody waits for.
+/// A key that a caller waits for.
 struct Watched {
     key: LockKey,
     watcher: Watcher,

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use syncguard_core::backend::monotonic_now;
 
-/// A clock that stands still until it is moved. Clones are one clock.
+/// A clock that stands still until a test moves it. Clones share it.
 ///
-/// Give it to the store and, by [`monotonic`](Self::monotonic), to the `Locks`: then `remaining()` and
+/// Pass it to the store and, by [`monotonic`](Self::monotonic), to the `Locks`: then `remaining()` and
 /// `lost()` of a lease follow it, too.
 ///
 /// ```
@@ -31,13 +31,13 @@ use syncguard_core::backend::monotonic_now;
 pub struct ManualClock(Arc<AtomicI64>);
 
 impl ManualClock {
-    /// A clock that shows the present.
+    /// A clock that starts at the present time.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(AtomicI64::new(system_now_ms())))
     }
 
-    /// Moves the clock forward, by whole milliseconds, to the end of time at the most.
+    /// Moves the clock forward by whole milliseconds, up to the greatest time.
     pub fn advance(&self, by: Duration) {
         let by = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
         // The closure never refuses, so neither does the update.
@@ -48,13 +48,14 @@ impl ManualClock {
             });
     }
 
-    /// Its time for [`LocksBuilder::monotonic_clock`](syncguard_core::LocksBuilder::monotonic_clock).
+    /// The clock as a function for
+    /// [`LocksBuilder::monotonic_clock`](syncguard_core::LocksBuilder::monotonic_clock).
     pub fn monotonic(&self) -> impl Fn() -> Duration + Send + Sync + 'static {
         let clock = self.clone();
         move || Duration::from_millis(u64::try_from(clock.now_ms()).unwrap_or_default())
     }
 
-    /// What it shows: Unix milliseconds.
+    /// The time of the clock, in Unix milliseconds.
     #[must_use]
     pub fn now_ms(&self) -> i64 {
         self.0.load(Ordering::SeqCst)
@@ -69,8 +70,8 @@ impl Default for ManualClock {
 
 #[derive(Clone)]
 pub(crate) enum Clock {
-    /// Unix time when the store was made, and the monotonic time since: no step of the system's clock
-    /// moves it.
+    /// The Unix time at which the store was made, plus the monotonic time since: steps of the system's
+    /// clock do not affect it.
     Machine {
         made_ms: i64,
         made_at: Duration,

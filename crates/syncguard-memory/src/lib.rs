@@ -1,8 +1,8 @@
 //! In-process backend of the SyncGuard lock.
 //!
-//! The embedded default, the double for an application's tests, and the
-//! [contract](syncguard_core::backend::LockBackend#contract) in its shortest form. Locks live as long as
-//! the process: it keeps tasks apart, not machines.
+//! For single processes, for an application's tests, and as the shortest implementation of the
+//! [contract](syncguard_core::backend::LockBackend#contract). The locks end with the process: they keep
+//! tasks apart, not processes or machines.
 //!
 //! ```
 //! use std::time::Duration;

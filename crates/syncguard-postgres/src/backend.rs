@@ -48,7 +48,7 @@ struct Inner {
     statements: Statements,
     unanswered: Unanswered,
     wake_ups: WakeUps,
-    /// The role may not: releases wake nobody.
+    /// The role may not notify: releases wake nobody.
     may_not_notify: AtomicBool,
     created: Instant,
     /// Milliseconds since `created`.
@@ -100,7 +100,7 @@ impl PostgresBackend {
         query(connections, pooled, statement, subject, values, deadline).await
     }
 
-    /// Deletes the lock of an id and wakes those who wait for it, if that is possible.
+    /// Deletes the lock of an id, and if possible wakes the callers that wait for its key.
     async fn delete(&self, id: &str, deadline: Instant) -> Result<Reply, LockError> {
         let (statements, may_not) = (self.statements(), &self.inner.may_not_notify);
         let silently = async || {
@@ -117,7 +117,7 @@ impl PostgresBackend {
                 may_not.store(true, Ordering::Relaxed);
                 Ok(reply)
             }
-            // It was rolled back.
+            // The statement was rolled back.
             Err(error) if is_of_state(&error, NO_ROOM_TO_NOTIFY) => silently().await,
             reply => reply,
         }
@@ -182,7 +182,7 @@ impl LockBackend for PostgresBackend {
                 ("granted", grant) => return parse_grant(grant, id).map(AcquireResult::Acquired),
                 ("locked", free_in) => return parse_locked(free_in),
                 ("exhausted", _) => return Err(Fence::exhausted()),
-                // It queued for as long as its lease would have lasted: that is contention.
+                // The acquire queued for as long as its lease would have lasted: that is contention.
                 ("waited", _) if started.elapsed() >= ttl.as_duration() => break,
                 ("waited" | "again", _) => {}
                 _ => return Err(unreadable()),
@@ -235,7 +235,7 @@ impl LockBackend for PostgresBackend {
     async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
         let statement = &self.statements().extend;
         let values = [Value::Number(request.ttl.as_millis())];
-        // A repetition finds the lease past its expiry, and takes the advisory lock.
+        // When repeated, the extend finds the lease past its expiry, and takes the advisory lock.
         for _ in 0..ATTEMPTS {
             let reply = self
                 .query(statement, request.id.as_str(), &values, request.deadline)
@@ -294,14 +294,14 @@ impl LockBackend for PostgresBackend {
         }
     }
 
-    /// Opens one more connection, which stays open while anyone waits.
+    /// Opens one more connection, which stays open while a caller waits.
     async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
         let wake_ups = &self.inner.wake_ups;
         wake_ups.watch(self, request.key, request.deadline).await
     }
 
-    /// By the primary key. A page looks at up to 1,000 rows, expired ones and those without the prefix
-    /// included: a whole listing reads the table once, whatever the prefix.
+    /// Reads by the primary key. A page reads up to 1,000 rows, expired ones and those without the prefix
+    /// included: with any prefix a whole listing reads the table once.
     async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
         // No storage key is empty.
         let behind = request.after.map_or("", ListPosition::as_str);

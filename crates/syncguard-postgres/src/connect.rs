@@ -37,8 +37,8 @@ const PARAMETERS: [&str; 18] = [
     "options",
 ];
 
-/// The parameters of libpq that sqlx does not have, and the values with which each is safe to ignore;
-/// none means any.
+/// The parameters of libpq that sqlx does not have, each with the values with which it is safe to ignore;
+/// no values: any.
 ///
 /// An operation on a server that is read-only fails, so `target_session_attrs` need not be checked.
 const IGNORABLE: [(&str, &[&str]); 13] = [
@@ -130,14 +130,13 @@ impl PostgresBackend {
     /// rolls that transaction back first, so that a grant is committed and a read sees what others
     /// committed. That takes one round trip per operation.
     ///
-    /// A backend made from a URL is faster: it needs no such round trip. This pool also pings a
-    /// connection before each use, unless `test_before_acquire` is off, and after each use in any case.
-    /// And the server plans statements in its sessions with the default settings: between two vacuums,
-    /// a statement on a mostly empty table of locks can read all rows that were deleted. If the pool
-    /// serves locks alone, set `enable_seqscan` and `jit` to `off` in its connect options to prevent
-    /// that. Set `lock_timeout` there as well, to `500ms` as a backend made from a URL does: otherwise
-    /// an operation on a key that another transaction blocks waits in the server for as long as that
-    /// transaction lasts, and occupies a connection although its caller has given up.
+    /// A backend made from a URL is faster: it needs no such round trip. This pool also pings a connection
+    /// after each use, and before each use unless `test_before_acquire` is off. And in its sessions the
+    /// server plans statements with the default settings: between two vacuums, a statement on a mostly
+    /// empty table of locks can read all deleted rows. If the pool serves locks alone, set `enable_seqscan`
+    /// and `jit` to `off` in its connect options to prevent that. Set `lock_timeout` there as well, to
+    /// `500ms` as a backend made from a URL does: otherwise an operation on a blocked key waits in the
+    /// server until the blocking transaction ends, and occupies a connection although its caller has left.
     ///
     /// While a caller waits for a key, the backend opens one connection beside the pool, with the pool's
     /// connect options.

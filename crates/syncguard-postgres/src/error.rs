@@ -26,7 +26,7 @@ const STATE_LENGTH: usize = 5;
 /// How far an operation was when it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It had no connection yet.
+    /// The operation had no connection yet.
     Connecting {
         /// Whether all connections that the pool may have were in use.
         exhausted: bool,
@@ -120,7 +120,7 @@ pub(crate) fn serves_no_longer(error: &sqlx::Error) -> bool {
     has_state(error, &["25006", "57P01", "57P02", "57P03"])
 }
 
-/// Whether the server gave up because another transaction kept the statement waiting.
+/// Whether the server cancelled the statement because it waited for another transaction.
 pub(crate) fn is_lock_timeout(error: &sqlx::Error) -> bool {
     has_state(error, &["55P03"])
 }
@@ -131,7 +131,7 @@ pub(crate) fn has_state(error: &sqlx::Error, states: &[&str]) -> bool {
     state.is_some_and(|state| states.contains(&state.as_ref()))
 }
 
-/// Whether an error that was just mapped is of one of these SQLSTATEs.
+/// Whether a mapped error has one of these SQLSTATEs.
 pub(crate) fn is_of_state(error: &LockError, states: &[&str]) -> bool {
     let Some(source) = error.source() else {
         return false;

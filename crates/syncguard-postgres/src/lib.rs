@@ -20,17 +20,16 @@
 //! # How it works
 //!
 //! Locks are rows of one table, fence counters rows of another; [`PostgresBackend::schema_ddl`] prints
-//! both. Every operation is one statement in one round trip, prepared once per connection. An
-//! acquire that finds an expired lock, or others that want the same free key, takes a second one. (The
-//! backend pings a connection that was idle for a second before it uses it.) While a lock is held, no
-//! connection and no transaction is open for it, and the session keeps no state. A contended acquire
-//! writes nothing.
+//! both. Every operation is one statement in one round trip, prepared once per connection. An acquire that
+//! finds an expired lock, or others that want the same free key, takes a second one. (The backend pings a
+//! connection that was idle for a second before it uses it.) A held lock occupies no connection and no
+//! transaction, and leaves no state in a session. A contended acquire writes nothing.
 //!
-//! Sessions that the backend opens itself have `enable_seqscan` and `jit` off. The server plans by the
-//! size that a table of locks has at one moment and keeps the plan for longer than that; with these
-//! settings the plan always uses the index. It does not set them with
-//! [`transaction_pooler`](PostgresOptions::transaction_pooler), where no plan is kept, nor behind a
-//! pooler that refuses such settings.
+//! Sessions that the backend opens itself have `enable_seqscan` and `jit` off. The server plans by the size
+//! that a table of locks has at one moment and keeps the plan for longer than that; with these settings the
+//! plan always uses the index. The backend does not set them with
+//! [`transaction_pooler`](PostgresOptions::transaction_pooler), where no plan is kept, or behind a pooler
+//! that refuses such settings.
 //!
 //! Time is the server's. A lease counts as live until `expires_at_ms + 1000`: within that second
 //! nobody else can acquire the key, and an extend still saves the lease.
@@ -49,7 +48,7 @@
 //!
 //! # Poolers
 //!
-//! A pooler in session mode needs nothing. Behind a pooler in transaction mode (PgBouncer, or what
+//! A pooler in session mode needs no option. Behind a pooler in transaction mode (PgBouncer, or what
 //! cloud providers call a transaction pooler) set [`PostgresOptions::transaction_pooler`]. Without it,
 //! prepared statements arrive at connections that do not have them, or have another statement of that
 //! name. The backend recognizes such a reply and reports `InvalidArgument`; it never takes it for a
@@ -58,18 +57,18 @@
 //! # Waiting in the server
 //!
 //! An acquire of a free key queues for a transaction-level advisory lock, normally for less than a
-//! millisecond. If the statement waits in the server for more than half a second, or for longer than
-//! the TTL, the server does not grant the lock: the caller may be gone. The backend tries again, three
-//! times in all and no longer than the TTL, and then answers `Locked`.
+//! millisecond. If the statement waits in the server for more than half a second, or for longer than the
+//! TTL, the server does not grant the lock: the caller may have left. The backend tries three times in all,
+//! no longer than the TTL, and then returns `Locked`.
 //!
 //! # Waiting for a key
 //!
-//! While a caller waits, the backend keeps one more connection open, which hears of releases by `LISTEN`.
-//! The first wait opens it, and it closes some seconds after the last one. It has the connect options of
-//! the URL or of the pool; hooks of a pool do not run on it, and it reads no table. A caller that waits
-//! holds a shared advisory lock there, of the form `(class, slot)`: the class is a hash of the table
-//! names, the slot one of 1,024, by the key. A release notifies only if somebody holds that lock. Backends
-//! wake each other if they name their tables alike, with or without a schema.
+//! While a caller waits, the backend keeps one more connection open, and gets notifications of releases on
+//! it (`LISTEN`). The first wait opens it, and it closes some seconds after the last wait. It has the
+//! connect options of the URL or of the pool; hooks of a pool do not run on it, and it reads no table. A
+//! caller that waits holds a shared advisory lock there, of the form `(class, slot)`: the class is a hash
+//! of the table names, the slot one of 1,024, by the key. A release notifies only if a caller holds that
+//! lock. Backends wake each other if they name their tables alike, with or without a schema.
 //!
 //! Where this is not possible, callers poll: behind a pooler in transaction mode, without a connection to
 //! spare, and without the permission to call `pg_notify` or the advisory-lock functions, which every role
@@ -107,7 +106,7 @@ pub use crate::backend::PostgresBackend;
 pub use crate::names::{STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE};
 pub use crate::options::PostgresOptions;
 
-// What callers hold is shared between threads, and kept in futures that are.
+// Applications share these between threads, and keep them in futures.
 const _: () = {
     const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
     shared::<PostgresBackend>();

@@ -1,4 +1,4 @@
-//! Whether a server is configured for locks: reads catalogs and settings, and writes nothing.
+//! Checks whether a server is configured for locks. Reads catalogs and settings, and writes nothing.
 
 mod pooler;
 mod tables;
@@ -32,7 +32,7 @@ impl PostgresBackend {
         session.commit().await.map_err(reading)?;
         session.settle();
         drop(session);
-        // What is an error there would be the reason.
+        // If this fails, the error is the reason.
         let is_error = |finding: &Finding| finding.severity() == Severity::Error;
         if !findings.iter().any(is_error) && !self.gives_wake_ups(&findings, deadline).await? {
             findings.push(no_wake_ups());
@@ -51,7 +51,7 @@ impl PostgresBackend {
         }
         let key = LockKey::new("preflight")?;
         let now = Instant::now();
-        // So early that the findings are still reported.
+        // Early enough that the findings are still reported.
         let deadline = now + deadline.saturating_duration_since(now) / 2;
         let watch = self.watch(WatchRequest::new(&key, deadline));
         Ok(matches!(timeout_at(deadline, watch).await, Ok(Ok(Some(_)))))

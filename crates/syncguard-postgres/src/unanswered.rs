@@ -15,8 +15,8 @@ const FIRST_CLEANUP: usize = 1_024;
 
 /// The storage keys of acquires without a reply, by lock id.
 ///
-/// The commit of such an acquire can hang in the server, while a synchronous standby is away. Until it
-/// ends, a release by id finds no row and must not answer that there is none.
+/// While a synchronous standby is away, the commit of such an acquire can hang in the server. Until the
+/// commit ends, a release by id finds no row and must not report that there is no lock.
 #[derive(Default)]
 pub(crate) struct Unanswered {
     entries: Mutex<Entries>,
@@ -31,12 +31,12 @@ struct Entries {
 struct Entry {
     storage_key: String,
     since: Instant,
-    /// When its lease is over, at the latest.
+    /// When its lease ends, at the latest.
     until: Instant,
 }
 
 impl Unanswered {
-    /// An acquire that is about to be sent. Dropped without a reply, it is unanswered.
+    /// An acquire that is about to be sent. If it is dropped without a reply, it is unanswered.
     pub(crate) fn sending<'a>(
         &'a self,
         id: &'a LockId,
@@ -59,7 +59,7 @@ impl Unanswered {
         Some((entry.storage_key.clone(), entry.since.elapsed()))
     }
 
-    /// A release has found what the acquire left, or that it left nothing and will not any more.
+    /// A release has found the acquire's lock, or that there is none and will be none.
     pub(crate) fn settled(&self, id: &LockId, released: bool) {
         let mut entries = self.entries();
         let has_arrived = |entry: &Entry| entry.since.elapsed() > ON_THE_WAY;
@@ -84,7 +84,7 @@ impl Unanswered {
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        // No use leaves them half changed.
+        // No method leaves them half changed.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -22,7 +22,7 @@ use crate::error::{Stage, has_state, map, too_late};
 use crate::preflight::share_servers;
 use crate::wire::{SLOT, Session};
 
-/// How often the connection is checked, and an unused one is looked for.
+/// How often to check whether the connection works and is in use.
 const TICK: Duration = Duration::from_secs(5);
 
 /// The longest that the server may take to reply on this connection.
@@ -50,7 +50,7 @@ const UNMARK: &str = "SELECT pg_catalog.pg_advisory_unlock_shared($1, slot) \
 
 const HEARTBEAT: &str = "SELECT pg_catalog.pg_is_in_recovery()";
 
-/// The connection for wake-ups of a backend and its clones, while anyone waits.
+/// The connection for wake-ups of a backend and its clones. It exists while a caller waits.
 #[derive(Clone, Default)]
 pub(crate) struct WakeUps(Arc<Mutex<State>>);
 
@@ -77,13 +77,13 @@ impl From<sqlx::Error> for Failure {
     }
 }
 
-/// A connection that hears of releases.
+/// A connection that receives notifications of releases.
 struct Listening {
     commands: UnboundedSender<Command>,
 }
 
 enum Command {
-    /// Marks that somebody waits for this storage key. The reply is `None` while it is being released.
+    /// Marks that a caller waits for this storage key. The reply is `None` while the key is being released.
     Mark(String, oneshot::Sender<Option<Mark>>),
     /// Removes one mark of this slot.
     Unmark(i32),
@@ -119,7 +119,7 @@ impl WakeUps {
         Ok(Some(Watch::new(watched)))
     }
 
-    /// The present connection, or a new one.
+    /// The current connection, or a new one.
     async fn listening(
         &self,
         backend: &PostgresBackend,
@@ -147,7 +147,7 @@ impl WakeUps {
                 Ok(None)
             }
             failed => {
-                // The others that wait would try one after the other.
+                // Otherwise all waiting callers would try, one after the other.
                 state.refusals.unreachable();
                 Err(match failed {
                     Ok(Err(Failure::Other(error))) => error,
@@ -157,9 +157,9 @@ impl WakeUps {
         }
     }
 
-    /// Closes the connection for good. Who watches polls from then on.
+    /// Closes the connection for good. Callers that wait then poll.
     pub(crate) async fn close(&self, deadline: Instant) {
-        // If the connection is being opened all this while, it is soon unused and closes.
+        // If the connection is still being opened, it is soon unused and closes.
         let Ok(mut state) = timeout_at(deadline, self.0.lock()).await else {
             return;
         };
@@ -242,7 +242,7 @@ impl Connection {
 
     async fn run(mut self) {
         let closed = self.serve().await;
-        // In this order: who is woken finds that the watch is lost.
+        // In this order: a watch that is woken then finds that it is lost.
         self.commands.close();
         self.watchers.wake_all();
         drop(self.commands);
@@ -252,7 +252,7 @@ impl Connection {
         drop(closed);
     }
 
-    /// Wakes who watches until the connection is lost, closed, or unused for a while.
+    /// Wakes watches until the connection is lost, closed, or unused for a while.
     async fn serve(&mut self) -> Option<oneshot::Sender<()>> {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -321,7 +321,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// Here no notification of this slot has been read since it was marked.
+    /// No notification of this slot has been read since it was marked.
     fn marked(&self, slot: i32) -> Option<Mark> {
         Some(Mark {
             slot,
@@ -335,7 +335,7 @@ impl Connection {
             return true;
         };
         let mut state = state.lock().await;
-        // Who watches has a reference, too.
+        // Each watch has a reference, too.
         let is_used = |listening: &Arc<Listening>| Arc::strong_count(listening) > 1;
         if state.listening.as_ref().is_some_and(is_used) {
             return false;
@@ -351,7 +351,7 @@ impl Connection {
     }
 }
 
-/// That somebody waits for a key of a slot. Dropped, it is removed.
+/// The mark that a caller waits for a key of a slot. Dropping it removes the mark.
 struct Mark {
     slot: i32,
     watcher: Watcher,
@@ -365,7 +365,7 @@ impl Drop for Mark {
     }
 }
 
-/// A lock that somebody waits for.
+/// A lock that a caller waits for.
 struct Watched {
     backend: PostgresBackend,
     key: LockKey,
@@ -404,7 +404,7 @@ impl WatchKey for Watched {
             let deadline = Instant::now() + DEFAULT_OPERATION_TIMEOUT;
             let asked = IsLockedRequest::new(&self.key, deadline);
             let is_locked = self.backend.is_locked(asked).await?;
-            // From now on a notification tells.
+            // From now on a notification reports the release.
             self.looked = true;
             if !is_locked {
                 return Ok(());

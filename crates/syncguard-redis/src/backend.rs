@@ -101,7 +101,7 @@ impl LockBackend for RedisBackend {
             return Ok(None);
         };
         let lock = reading.lock()?;
-        // An index can outlive its lock: the stored lock itself names its owner.
+        // An index can outlive its lock: only the stored lock says who owns it.
         let matches = match request.by {
             Lookup::Key(_) => true,
             Lookup::Id(id) => lock.lock_id == *id,
@@ -125,7 +125,7 @@ impl LockBackend for RedisBackend {
         Ok(live)
     }
 
-    /// By client tracking, on a connection that the first wait opens.
+    /// Uses client tracking, on a connection that the first wait opens.
     async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
         let name = self.names.lock(request.key)?;
         self.wake_ups
@@ -133,14 +133,14 @@ impl LockBackend for RedisBackend {
             .await
     }
 
-    /// By `SCAN`: a page looks at up to 500 entries of the database. Pages may repeat a lock. A key that is
+    /// Uses `SCAN`: a page reads up to 500 entries of the database. Pages may repeat a lock. A key that is
     /// stored under a hash is listed only without a prefix.
     async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
         list(&self.clients, &self.names, request).await.map(Some)
     }
 
-    /// Sends `INFO` and `CONFIG GET`, where the user may, and a script that checks permissions and
-    /// writes nothing. On a cluster they go to the node that has the locks. Then it tries wake-ups.
+    /// Sends `INFO` and `CONFIG GET`, if the user has permission, and a script that checks permissions and
+    /// writes nothing. On a cluster, the node that has the locks gets them. Then tries wake-ups.
     async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
         preflight::findings(&self.clients, &self.names, &self.wake_ups, request.deadline).await
     }

@@ -1,4 +1,4 @@
-//! [`Cleanup`]: removes locks that expired long ago when a look-up finds them.
+//! [`Cleanup`]: removes locks that expired long ago, when a look-up finds them.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) struct Cleanup {
 
 impl Cleanup {
     /// Removes a lock in the background if it expired long enough ago and the last removal is not too
-    /// recent. The value parsed as a lock, so it is no fence counter.
+    /// recent. Its value was parsed as a lock, so it is not a fence counter.
     pub(crate) fn consider(
         &self,
         clients: &Clients,

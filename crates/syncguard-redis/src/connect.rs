@@ -23,8 +23,8 @@ use crate::{RedisBackend, RedisOptions};
 
 /// Delays between attempts to reconnect, in milliseconds: first, last, and growth.
 ///
-/// The first one is short: until fred reconnects for the first time, it takes the broken connection for
-/// a good one and queues commands.
+/// The first delay is short: until its first attempt to reconnect, fred treats the broken connection as a
+/// good one and queues commands.
 const RECONNECT: (u32, u32, u32) = (1, 500, 4);
 /// Random share of a delay, in milliseconds, so that clients do not reconnect all at once.
 const RECONNECT_JITTER: u32 = 10;
@@ -53,8 +53,8 @@ impl RedisBackend {
     ///
     /// # Errors
     /// `InvalidArgument` for an invalid URL or options, `AuthFailed` for credentials that the server
-    /// refuses, `ServiceUnavailable` or `NetworkTimeout` if no server answers. No text has the URL's
-    /// password.
+    /// refuses, `ServiceUnavailable` or `NetworkTimeout` if no server answers. No error text shows the
+    /// URL's password.
     ///
     /// # Cancel safety
     /// Safe: a dropped call closes what it opened.
@@ -87,12 +87,12 @@ impl RedisBackend {
 
     /// Uses a client that the application configured and connected.
     ///
-    /// The client's tasks remain the application's, and nothing here closes it. The backend sends each
-    /// command once, and a command fails at once while there is no connection, whatever the client's
-    /// own configuration says. Give the client a reconnection policy, and where a firewall or a load
-    /// balancer drops idle connections, run its `enable_heartbeat`.
+    /// The application owns the client and its tasks: the backend never closes it. Regardless of the
+    /// client's configuration, the backend sends each command once, and a command fails at once while there
+    /// is no connection. Give the client a reconnection policy. If a firewall or a load balancer drops idle
+    /// connections, also call its `enable_heartbeat`.
     ///
-    /// Where passwords change, for example with IAM, give its configuration a
+    /// If passwords change, for example with IAM, give its configuration a
     /// [`CredentialProvider`](fred::types::config::CredentialProvider): fred then asks for the
     /// credentials of each new connection.
     ///
@@ -203,7 +203,7 @@ fn parse(url: &str) -> Result<Config, LockError> {
     };
     let mut config = parse_with_tls(url, base, encrypted)?;
     require_tls(encrypted, config.uses_tls())?;
-    // Every connection begins there, and the user may lack the permission for SELECT.
+    // Every connection starts in database 0, and the user may lack the permission for SELECT.
     config.database = config.database.filter(|database| *database != 0);
     let (username, password) = (config.username.clone(), config.password.clone());
     if let ServerConfig::Sentinel {
@@ -213,7 +213,7 @@ fn parse(url: &str) -> Result<Config, LockError> {
     } = &mut config.server
     {
         match secret.as_deref() {
-            // As a named user: Sentinels without a password accept any from that one.
+            // Send no password for a named user: Sentinels without a password accept any.
             None => {
                 *secret = password;
                 *for_sentinels = Some(username.unwrap_or_else(|| "default".to_owned()));
@@ -233,7 +233,7 @@ fn parse_with_tls(url: &str, base: &str, encrypted: bool) -> Result<Config, Lock
     if !encrypted {
         return from_url(url);
     }
-    // The parser never makes its own connector.
+    // fred's parser never makes a connector.
     let plain = base.strip_suffix('s').unwrap_or(base);
     let rest = url.strip_prefix(base).unwrap_or_default();
     let mut config = from_url(&format!("{plain}{rest}"))?;
@@ -250,7 +250,7 @@ fn parse_with_tls(url: &str, _base: &str, _encrypted: bool) -> Result<Config, Lo
 }
 
 fn from_url(url: &str) -> Result<Config, LockError> {
-    // Without the parser's error as the source: it can quote the URL.
+    // Do not keep the parser's error as the source: it can quote the URL.
     Config::from_url(url).map_err(|_| {
         LockError::invalid_argument(
             "the Redis URL cannot be parsed; the form is \
@@ -270,7 +270,7 @@ fn require_tls(requested: bool, configured: bool) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Makes a client and connects it. Dropped, the connection ends.
+/// Makes a client and connects it. Dropping the future closes the connection.
 pub(crate) async fn open(
     config: Config,
     timeout: Duration,
@@ -320,7 +320,7 @@ fn build(config: Config, timeout: Duration) -> Result<Client, LockError> {
         connection_timeout: timeout,
         internal_command_timeout: timeout,
         max_command_attempts: 1,
-        // Without this, a connection whose peer fell silent would stay until TCP gives up.
+        // Without this, a connection whose peer no longer replies would stay open until TCP times out.
         unresponsive: UnresponsiveConfig {
             max_timeout: Some(timeout),
             interval: (timeout / 4).max(Duration::from_millis(10)),
@@ -335,7 +335,7 @@ fn build(config: Config, timeout: Duration) -> Result<Client, LockError> {
 fn tcp(timeout: Duration) -> TcpConfig {
     TcpConfig {
         nodelay: Some(true),
-        // A peer that acknowledges nothing: the driver itself would wait for room to write.
+        // For a peer that acknowledges nothing: the driver would otherwise wait for space in the send buffer.
         #[cfg(target_os = "linux")]
         user_timeout: Some(timeout),
         ..TcpConfig::default()
@@ -344,7 +344,7 @@ fn tcp(timeout: Duration) -> TcpConfig {
 
 /// Waits until the first connection is established or has failed.
 async fn established(client: &Client, mut connection: Connection) -> Result<Connection, LockError> {
-    // Any reply to the queued PING means that there is a connection, even a denied permission.
+    // Any reply to the queued PING proves a connection, even a denied permission.
     tokio::select! {
         ended = &mut connection.0 => Err(match ended {
             Ok(Err(error)) => connect_error(&error),
@@ -362,7 +362,7 @@ fn is_other_protocol(error: &LockError) -> bool {
     source.is_some_and(|error| matches!(error.kind(), ErrorKind::Protocol))
 }
 
-/// The error of a server that is no Redis, with the beginning of what it says to a `PING`.
+/// The error for a server that is not Redis, with the beginning of its reply to a `PING`.
 async fn stranger(config: &Config) -> Option<LockError> {
     let address = config.server.hosts().into_iter().next()?;
     let mut stream = TcpStream::connect((&*address.host, address.port))
@@ -386,8 +386,8 @@ async fn stranger(config: &Config) -> Option<LockError> {
     )))
 }
 
-/// The error of a Sentinel that refuses its credentials. The driver does not tell them from those of
-/// the servers that the Sentinels watch.
+/// The error for a Sentinel that refuses its credentials. The driver's error does not say whether a
+/// Sentinel or a watched server refused.
 async fn refused_by_sentinel(config: &Config, timeout: Duration) -> Option<LockError> {
     let ServerConfig::Sentinel {
         hosts,

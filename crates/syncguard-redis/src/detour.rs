@@ -1,4 +1,4 @@
-//! [`Detour`]: connects to a cluster although some of its nodes are away.
+//! [`Detour`]: connects to a cluster while some of its nodes do not answer.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,16 +13,16 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// How many other nodes are tried at once in place of one that is away: the last that answered.
+/// How many other nodes are tried at once in place of one that does not answer: those that answered last.
 const SUBSTITUTES: usize = 8;
 
 type Node = (Str, u16);
 
 /// Finds the addresses of a cluster's nodes.
 ///
-/// fred connects to all masters or to none. All locks of a backend are on one of them, so in place of a
-/// node that does not answer this gives the address of another one. Commands for the missing node's
-/// slots are then redirected (`MOVED`) instead of failing with everything else.
+/// fred connects to all masters or to none. But all locks of a backend are on one master. So in place of a
+/// node that does not answer, this resolver returns the address of another node. The cluster then redirects
+/// commands for the missing node's slots (`MOVED`), and all other commands work.
 #[derive(Debug)]
 pub(crate) struct Detour {
     /// The last nodes that answered.
@@ -37,7 +37,7 @@ struct Probe {
 }
 
 impl Detour {
-    /// A connection has to be established within `timeout`, the search included.
+    /// The search and the connection together must end within `timeout`.
     pub(crate) fn new(encrypted: bool, timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
             answered: Mutex::default(),
@@ -48,7 +48,7 @@ impl Detour {
         })
     }
 
-    /// The nodes that may stand in for one that is away.
+    /// The nodes to try in place of one that does not answer.
     fn others(&self, node: &Node) -> Vec<Node> {
         let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered
@@ -100,7 +100,7 @@ impl Probe {
         let asking = async {
             let addresses: Vec<_> = lookup_host((&*host, port)).await.ok()?.collect();
             let mut stream = TcpStream::connect(addresses.as_slice()).await.ok()?;
-            // Any reply will do, also that credentials are required.
+            // Any reply is enough, also that credentials are required.
             if !self.encrypted {
                 stream.write_all(b"PING\r\n").await.ok()?;
                 let read = stream.read(&mut [0]).await.ok()?;

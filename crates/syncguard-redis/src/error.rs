@@ -1,4 +1,4 @@
-//! The one place where fred's errors become [`LockError`]s.
+//! Maps fred's errors to [`LockError`]s.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,8 @@ const NOT_QUEUED: [&str; 2] = [
     "Client is not initialized.",
 ];
 
-/// How a permission is denied in the middle of a script: by 7.0, and by later versions and Valkey.
+/// The error for a permission that is denied in the middle of a script, in Redis 7.0, and in later versions
+/// and Valkey.
 const IN_SCRIPT: [&str; 2] = ["user executing the script", "ACL failure in script"];
 
 pub(crate) const NOT_A_LOCK: &str =
@@ -54,7 +55,7 @@ impl CommandError {
         message: "the Tokio runtime that was to send the command ended; retry",
     };
     pub(crate) const CONNECTION_ENDED: Self = Self::NotSent {
-        // Not to be repeated: it does not come back.
+        // Do not retry: the backend stays closed.
         code: ErrorCode::InvalidArgument,
         message: CONNECTION_ENDED,
     };
@@ -94,13 +95,13 @@ impl CommandError {
         self.reply_code() == Some("NOSCRIPT")
     }
 
-    /// Whether the server denies this user a command, or does not have it: managed services hide some.
+    /// Whether the server denies this user a command, or lacks the command: managed services hide some.
     pub(crate) fn is_denied(&self) -> bool {
         self.reply_code() == Some("NOPERM") || self.details().contains("unknown command")
     }
 
-    /// Whether the server is a replica, or for a clustered client, which follows redirections itself,
-    /// the wrong node: another connection may lead to the right one.
+    /// Whether the server is a replica, or the wrong node for a clustered client (which follows
+    /// redirections itself). Another connection may lead to the right server.
     pub(crate) fn is_from_wrong_server(&self, clustered: bool) -> bool {
         match self.reply_code() {
             Some("READONLY" | "MASTERDOWN") => true,
@@ -153,7 +154,7 @@ pub(crate) fn connect_error(error: &Error) -> LockError {
     read_error(error).with_operation(Operation::Setup)
 }
 
-/// The error of closing when commands are in flight at the deadline.
+/// The error of a close when commands are still in flight at its deadline.
 pub(crate) fn still_in_flight() -> LockError {
     LockError::new(
         ErrorCode::NetworkTimeout,
@@ -187,9 +188,9 @@ fn classify(error: &Error) -> Classified {
     }
 }
 
-/// An error that the server replied. By itself it means that nothing was written, since each script
-/// fails at its first write or not at all. The exceptions: a permission that is missing in the middle
-/// of a script, and errors that should not occur.
+/// An error reply of the server. Usually nothing was written, because a script fails at its first write or
+/// not at all. The exceptions are a permission that is missing in the middle of a script, and errors that
+/// should not occur.
 fn classify_reply(code: &str, details: &str) -> Classified {
     let mut applied = Applied::No;
     let (code, message) = match code {
@@ -199,7 +200,7 @@ fn classify_reply(code: &str, details: &str) -> Classified {
             "Redis is a read-only replica; a failover may be in progress",
         ),
         "CLUSTERDOWN" => {
-            // The driver fails everything that shares the connection with the same error.
+            // The driver fails all commands on the connection with the same error.
             applied = Applied::Unknown;
             (ErrorCode::ServiceUnavailable, "the Redis cluster is down")
         }
@@ -333,8 +334,8 @@ fn classify_kind(error: &Error) -> Classified {
         _ if NOT_QUEUED.contains(&error.details()) => {
             (ErrorCode::InvalidArgument, CONNECTION_ENDED, Applied::No)
         }
-        // `Unknown` is, among others, a client that stopped during the call. The kinds that exist with
-        // some features only are failures of the connection as well.
+        // `Unknown` includes a client that stopped during the call. The kinds that exist only with some
+        // features are failures of the connection as well.
         _ => (
             ErrorCode::ServiceUnavailable,
             "the connection to Redis failed",
@@ -352,7 +353,7 @@ fn classify_kind(error: &Error) -> Classified {
 /// which are sentences.
 fn reply_code(error: &Error) -> Option<&str> {
     let details = error.details();
-    // Up to version 6, Redis puts a text of its own before the error that a script ran into.
+    // Up to version 6, Redis puts a text before the error of a script.
     let inner = details
         .split_once("@user_script:")
         .filter(|_| details.contains("Error running script"))
@@ -367,8 +368,8 @@ fn first_code(text: &str) -> Option<&str> {
     is_code.then_some(word)
 }
 
-/// The driver's error without what must not be shown. Redis quotes the arguments of an unknown command,
-/// cut to a length, so that no search for the whole key would find the key.
+/// The driver's error without identifiers. Redis quotes the arguments of an unknown command and truncates
+/// them, so a search for the whole key would not find it.
 fn quotable(error: &Error) -> Error {
     let details = error.details();
     let shown = details

@@ -33,11 +33,11 @@
 //!
 //! # What Redis needs
 //!
-//! - **Durability, for the fences.** A counter that is lost restarts at 1. Turn append-only persistence
-//!   on and eviction off: `maxmemory-policy noeviction`. The `volatile-*` policies keep fence counters,
-//!   which have no TTL, but evict live locks.
+//! - **Durability, for the fences.** A counter that is lost restarts at 1.
+//!   [Operations](https://github.com/syncguard/syncguard-rs/blob/main/docs/operations.md#persistence-and-eviction-on-redis)
+//!   has the settings for persistence and eviction.
 //! - **One primary.** Replication is asynchronous: a failover can lose the newest locks and their
-//!   fences. Where two holders are worse than none, do not fail over automatically.
+//!   fences. If two holders are worse than none, do not fail over automatically.
 //! - Version 6.2 or later, or Valkey. Users need permission for the commands `EVAL` and `EVALSHA` and,
 //!   in the scripts, `GET`, `SET`, `DEL`, `INCR`, `DECR`, `PEXPIREAT` and `TIME`, all on `{prefix}:*`;
 //!   in a database other than 0 also `SELECT`, and on a cluster `CLUSTER SLOTS` and `CLUSTER INFO`.
@@ -46,21 +46,21 @@
 //!
 //! # Listing
 //!
-//! [`Locks::list`](syncguard_core::Locks::list) needs permission for one more command, `SCAN`. A page is one script,
-//! which looks at 100 to 500 entries of the database, whatever they are, and reads the locks among them. So a whole
-//! listing looks at every entry of the database, or of the cluster's node, fence counters included: a million
-//! of them take thousands of pages. A prefix makes the pages smaller, not fewer. A lock may be listed again on a
-//! later page, as `SCAN` has it. While a cluster moves the slot, or
-//! after a restart or failover between two pages, a listing can miss locks.
+//! [`Locks::list`](syncguard_core::Locks::list) needs permission for one more command, `SCAN`. A page is
+//! one script: it scans 100 to 500 entries of the database and reads the locks among them. So a whole
+//! listing scans every entry of the database, or of the cluster's node, fence counters included: a million
+//! entries take thousands of pages. A prefix makes the pages smaller, not fewer. As with `SCAN` itself, a
+//! later page may list a lock again. While a cluster moves the slot, or after a restart or failover between
+//! two pages, a listing can miss locks.
 //!
 //! # After the expiry
 //!
-//! Redis removes a lock at its expiry. The second after the expiry, in which other backends may still
-//! count the lock as live, does not exist here: the key is free.
+//! Redis removes a lock at its expiry, and the key is free. Other backends still count the lock as live for
+//! one more second.
 //!
 //! # Cluster, Sentinel, TLS
 //!
-//! One node must have a lock's three keys: give the prefix a hash tag, as in `{syncguard}`. For anything
+//! All three keys of a lock must be on one node: give the prefix a hash tag, as in `{syncguard}`. For anything
 //! that a URL cannot express, configure a client and pass it to [`RedisBackend::with_client`].
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]

@@ -11,12 +11,11 @@ use crate::record::Reading;
 use crate::wire::script::{LIST, unexpected};
 use crate::wire::{Call, Clients};
 
-/// How many entries one page looks at: so many that few pages are empty, and so few that the server is not held
-/// up.
+/// How many entries one page reads: enough that few pages are empty, and not so many that other clients wait.
 const FEWEST_ENTRIES: u32 = 100;
 const MOST_ENTRIES: u32 = 500;
 
-/// Where `SCAN` begins, and what it says at its end.
+/// The cursor with which `SCAN` starts, and which it returns at its end.
 const START: &str = "0";
 
 /// The cursor of `SCAN`, and the names that it found and for which the page had no room.
@@ -64,7 +63,7 @@ impl Found {
         let microseconds = text(microseconds)?.parse().ok()?;
         let stored = stored.into_array();
         let pairs = stored.chunks_exact(2).filter_map(|pair| {
-            // What is not UTF-8 is no lock of ours.
+            // A name that is not UTF-8 is not one of our locks.
             Some((pair[0].as_string()?, pair[1].as_string()?))
         });
         Some(Self {
@@ -77,7 +76,7 @@ impl Found {
         })
     }
 
-    /// The live locks among what was found.
+    /// The live locks among the names and values.
     fn locks(&self, names: &Names, prefix: &KeyPrefix) -> Vec<LockInfoDebug> {
         let locks = self.stored.iter().filter_map(|(name, value)| {
             let reading = Reading {
@@ -115,7 +114,7 @@ impl Position {
     }
 }
 
-/// A text as a pattern that matches it alone.
+/// A text as a pattern that matches only this text.
 fn escape(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for character in text.chars() {
@@ -127,7 +126,7 @@ fn escape(text: &str) -> String {
     pattern
 }
 
-/// Other operations do without this permission.
+/// Other operations do not need this permission.
 fn explained(error: LockError) -> LockError {
     if error.message() != MISSING_PERMISSION {
         return error;

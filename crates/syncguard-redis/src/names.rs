@@ -1,11 +1,11 @@
-//! [`Names`]: what locks, indexes and fence counters are called in Redis.
+//! [`Names`]: the names of locks, indexes and fence counters in Redis.
 
 use syncguard_core::backend::{make_fence_key, make_storage_key};
 use syncguard_core::list::KeyPrefix;
 use syncguard_core::{LockError, LockId, LockKey};
 
-/// Longest storage key in bytes, [`STORAGE_KEY_RESERVE`] included, as the SyncGuard specification sets
-/// it for Redis. Redis itself would allow far longer ones.
+/// The longest storage key in bytes, [`STORAGE_KEY_RESERVE`] included. The SyncGuard specification sets it;
+/// Redis itself allows far longer keys.
 ///
 /// A key is stored as it is if `{prefix}:{key}` has at most `STORAGE_KEY_LIMIT - STORAGE_KEY_RESERVE`
 /// bytes, and under a hash otherwise. So with a prefix of up to 461 bytes every key is stored as it is.
@@ -21,8 +21,8 @@ use syncguard_core::{LockError, LockId, LockKey};
 /// ```
 pub const STORAGE_KEY_LIMIT: usize = 1000;
 
-/// Bytes of [`STORAGE_KEY_LIMIT`] that every storage key leaves free: what the index of a lock id adds
-/// to the prefix, `:id:` and 22 characters.
+/// Bytes of [`STORAGE_KEY_LIMIT`] that every storage key leaves free for the index of a lock id: `:id:` and
+/// 22 characters.
 pub const STORAGE_KEY_RESERVE: usize = 26;
 
 const INDEX: &str = "id:";
@@ -53,7 +53,7 @@ impl Names {
                  of another prefix",
             ));
         }
-        // Whether the hashed form fits does not depend on the key. A key this long is always hashed.
+        // The length of the hashed form does not depend on the key. A key this long is always hashed.
         make_storage_key(
             prefix,
             &"x".repeat(STORAGE_KEY_LIMIT),
@@ -87,12 +87,12 @@ impl Names {
         Ok(name)
     }
 
-    /// What the names of locks begin with whose keys have this prefix, unless they are hashed.
+    /// The beginning of the names of locks whose keys have this prefix, unless they are hashed.
     pub(crate) fn of_prefix(&self, prefix: &KeyPrefix) -> Result<String, LockError> {
         make_storage_key(&self.prefix, prefix.as_str(), usize::MAX, 0)
     }
 
-    /// What the names of fence counters begin with, unless they are hashed.
+    /// The beginning of the names of fence counters, unless they are hashed.
     pub(crate) fn counters(&self) -> &str {
         &self.counters
     }
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_counters_name_is_reserved_however_its_prefix_is_composed() {
-        // The prefix is not in NFC. As part of the counter's name it is.
+        // The prefix itself is not normalized. As part of the counter's name it is in NFC.
         let names = Names::new("cafe\u{301}").unwrap();
         let lock = names.lock(&LockKey::new("bar").unwrap()).unwrap();
         assert_eq!(

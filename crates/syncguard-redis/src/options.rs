@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// Prefix of all names in Redis when none is given.
+/// Default prefix of all names in Redis.
 pub const DEFAULT_PREFIX: &str = "syncguard";
 
-/// Timeout of connecting and of each command when none is given.
+/// Default timeout of connecting and of each command.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Options of a [`RedisBackend`](crate::RedisBackend).
@@ -54,9 +54,9 @@ impl RedisOptions {
 
     /// Timeout of connecting and of each command. Not zero. Default: 5 s.
     ///
-    /// A command also ends by the deadline of its operation: see
-    /// [`operation_timeout`](syncguard_core::LocksBuilder::operation_timeout). A command that was not
-    /// sent by the earlier of the two is never sent.
+    /// A command also ends at the deadline of its operation: see
+    /// [`operation_timeout`](syncguard_core::LocksBuilder::operation_timeout). A command that was not sent
+    /// before the earlier of the two is never sent.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

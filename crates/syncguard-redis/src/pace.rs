@@ -1,4 +1,4 @@
-//! [`Pace`]: at most one in a second.
+//! [`Pace`]: limits something to once a second.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -7,12 +7,12 @@ use tokio::time::Instant;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// When something was last done.
+/// The time of the last run.
 #[derive(Debug, Default)]
 pub(crate) struct Pace(Mutex<Option<Instant>>);
 
 impl Pace {
-    /// Whether it may be done again; if so, it counts as done now.
+    /// Whether it may run again. If so, this counts as a run.
     pub(crate) fn is_due(&self) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let due = last.is_none_or(|last| last.elapsed() >= INTERVAL);

@@ -1,4 +1,4 @@
-//! The preflight: is this server configured for locks? Nothing is written, not even temporarily.
+//! The preflight: checks whether the server is configured for locks. It writes nothing, not even temporarily.
 
 mod server_info;
 
@@ -15,8 +15,8 @@ use crate::wire::script::RIGHTS;
 
 const PARAMETERS: [&str; 3] = ["save", "appendfsync", "min-replicas-to-write"];
 
-/// Looks at the server by `INFO` and `CONFIG GET`, where the user may, and at the user's permissions
-/// by a script that writes nothing. On a cluster it looks at the node that has the locks.
+/// Reads `INFO` and `CONFIG GET`, if the user has permission, and checks the user's permissions by a script
+/// that writes nothing. On a cluster, it checks the node that has the locks.
 pub(crate) async fn findings(
     clients: &Clients,
     names: &Names,
@@ -41,7 +41,7 @@ pub(crate) async fn findings(
     };
     match preflight.permissions().await? {
         Some(missing) => findings.push(missing),
-        // It would only show the same again.
+        // A second check would only report the same again.
         None if findings.iter().any(misrouted) => {}
         None => {
             let name = names.lock(&LockKey::new("preflight")?)?;
@@ -101,7 +101,7 @@ impl Preflight<'_> {
         let by_digest = self.run_rights("EVALSHA", RIGHTS.digest.clone().into());
         match by_digest.await? {
             Err(error) if error.is_denied() => missing.push("EVALSHA".to_owned()),
-            // EVAL meets any other error as well.
+            // EVAL fails with any other error as well.
             Ok(_) | Err(_) => {}
         }
         match self
@@ -125,7 +125,7 @@ impl Preflight<'_> {
         command: &'static str,
         script: Value,
     ) -> Result<Result<Value, CommandError>, LockError> {
-        // Any key does: permissions cover all names under the prefix.
+        // Any key is fine: permissions cover all names under the prefix.
         let (key, id) = (LockKey::new("preflight")?, LockId::generate()?);
         let lock = self.names.lock(&key)?;
         let (index, fence) = (self.names.index(&id)?, self.names.fence(&lock)?);

@@ -31,12 +31,12 @@ struct Record<'a> {
     fence: Cow<'a, str>,
 }
 
-/// The greatest time that is read, in ms either side of 1970: beyond it a double skips integers. The
+/// The greatest time that is accepted, in ms before or after 1970: doubles skip integers beyond it. The
 /// scripts have the same limit.
 pub(crate) const MAX_MS: i64 = 1 << 53;
 
-/// A time as any tool may write it: `1795862479500`, `1795862479500.0` or `1.7958624795e12`. What is
-/// less than a millisecond is cut off.
+/// A time as any tool may write it: `1795862479500`, `1795862479500.0` or `1.7958624795e12`. Fractions of a
+/// millisecond are dropped.
 fn milliseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     let number = serde_json::Number::deserialize(deserializer)?;
     let whole = number.as_i64().or_else(|| {
@@ -71,7 +71,7 @@ pub(crate) fn grant(value: &str) -> Result<Grant, LockError> {
 
 /// Parses a stored lock, live or not.
 ///
-/// Anything else is `InvalidArgument`. The error has neither the value nor the parser's error, which
+/// Anything else is `InvalidArgument`. The error contains neither the value nor the parser's error, which
 /// would quote it.
 pub(crate) fn parse(value: &str) -> Result<LockInfoDebug, LockError> {
     let record = Record::parse(value)?;

@@ -13,8 +13,8 @@ use fred::rustls::crypto::aws_lc_rs as chosen;
 #[cfg(not(feature = "rustls-aws-lc"))]
 use fred::rustls::crypto::ring as chosen;
 
-/// By the process's provider, or else by that of this crate's feature. fred's own connector panics if
-/// several providers are compiled in, by whatever crate, and none is installed.
+/// Uses the process's provider, or else that of this crate's feature. fred's own connector panics if any
+/// crates compile in several providers and none is installed.
 pub(crate) fn connector() -> Result<TlsConnector, LockError> {
     let provider = CryptoProvider::get_default().cloned();
     let provider = provider.unwrap_or_else(|| Arc::new(chosen::default_provider()));

@@ -1,7 +1,7 @@
 //! Wake-ups for callers that wait: client tracking, on a connection of its own.
 //!
-//! The server sends an invalidation when a key that was read on that connection is written, deleted or
-//! expires. So a release costs nothing more, and any client's release wakes.
+//! The server sends an invalidation when a key that was read on that connection is written or deleted, or
+//! expires. So a release costs nothing more, and the release of any client wakes the waiting callers.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,13 +21,13 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::error::CommandError;
 use crate::wire::Clients;
 
-/// How often an unused connection is looked for.
+/// How often to check whether the connection is unused.
 const TICK: Duration = Duration::from_secs(5);
 
-/// Where a lock's value ends that stays the same when it is extended.
+/// The end of the part of a lock's value that an extend does not change.
 const LEASE: std::ops::Range<usize> = 0..34;
 
-/// The connection for wake-ups of a backend and its clones, while anyone waits.
+/// The connection for wake-ups of a backend and its clones. It exists while a caller waits.
 #[derive(Clone, Default)]
 pub(crate) struct WakeUps(Arc<Mutex<State>>);
 
@@ -37,7 +37,7 @@ struct State {
     refusals: Refusals,
 }
 
-/// A connection that hears of changes.
+/// A connection that receives invalidations.
 struct Tracking {
     clients: Clients,
     watchers: Watchers,
@@ -76,7 +76,7 @@ impl WakeUps {
         }
     }
 
-    /// The present connection, or a new one.
+    /// The current connection, or a new one.
     async fn tracking(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -87,11 +87,11 @@ impl WakeUps {
             return Ok(Arc::clone(tracking));
         }
         let (client, clients) = clients.another(deadline).await.inspect_err(|_| {
-            // The others that wait would try one after the other.
+            // Otherwise all waiting callers would try, one after the other.
             state.refusals.unreachable();
         })?;
         let watchers = Watchers::default();
-        // Before the first read: nothing is missed.
+        // Before the first read, so that no change is missed.
         let (changes, reconnects) = (client.invalidation_rx(), client.reconnect_rx());
         let events = events(
             changes,
@@ -108,13 +108,13 @@ impl WakeUps {
         Ok(tracking)
     }
 
-    /// Closes the connection. Who watches polls from then on.
+    /// Closes the connection. Callers that wait then poll.
     pub(crate) async fn close(&self) {
         self.0.lock().await.tracking = None;
     }
 }
 
-/// Wakes who watches, until nobody has done so for a while.
+/// Wakes watches, until there has been no watch for a while.
 async fn events(
     mut changes: Receiver<Invalidation>,
     mut reconnects: Receiver<Server>,
@@ -132,11 +132,11 @@ async fn events(
                         watchers.wake(&key.as_str_lossy());
                     }
                 }
-                // It fell behind, and does not know of what.
+                // The receiver fell behind and missed events, of unknown keys.
                 Some(None) => watchers.wake_all(),
                 None => return,
             },
-            // The server forgot what the connection before had read.
+            // The server forgets what the previous connection had read.
             reconnected = next(&mut reconnects) => match reconnected {
                 Some(_) => watchers.wake_all(),
                 None => return,
@@ -144,7 +144,7 @@ async fn events(
             _ = ticks.tick() => {
                 let Some(state) = state.upgrade() else { return };
                 let mut state = state.lock().await;
-                // Who watches has a reference, too.
+                // Each watch has a reference, too.
                 if state.tracking.as_ref().is_none_or(|tracking| Arc::strong_count(tracking) == 1) {
                     state.tracking = None;
                     return;
@@ -163,21 +163,21 @@ async fn next<T: Clone>(events: &mut Receiver<T>) -> Option<Option<T>> {
     }
 }
 
-/// A lock that somebody waits for.
+/// A lock that a caller waits for.
 struct Watched {
     tracking: Arc<Tracking>,
     watcher: Watcher,
     name: String,
-    /// The server will tell of the next change.
+    /// The server will report the next change.
     in_place: bool,
-    /// What identifies the lease that was read last; `None` if there was no lock.
+    /// Identifies the lease that was read last; `None` if there was no lock.
     lease: Option<String>,
-    /// The holder of that lease extends it.
+    /// The holder of that lease has extended it.
     extended: bool,
 }
 
 impl Watched {
-    /// Reads the lock, so that the server tells of its next change.
+    /// Reads the lock, so that the server reports its next change.
     async fn read(&mut self, deadline: Instant) -> Result<(), CommandError> {
         self.watcher.reset();
         let clients = &self.tracking.clients;
@@ -200,8 +200,8 @@ impl Watched {
 }
 
 impl WatchKey for Watched {
-    /// The first change of a lease resolves at once. If that was an extend, later changes of it are read
-    /// first: each costs one read, and no acquire.
+    /// The first change of a lease resolves at once. If that was an extend, later changes of the lease are
+    /// read first: each costs a read instead of an acquire.
     async fn changed(&mut self) -> Result<(), LockError> {
         loop {
             if !self.in_place {

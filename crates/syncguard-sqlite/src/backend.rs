@@ -176,13 +176,13 @@ impl LockBackend for SqliteBackend {
         Ok(!rows.is_empty())
     }
 
-    /// For a file it opens one more connection, which stays open while anyone waits.
+    /// For a file it opens one more connection, which stays open while a caller waits.
     async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
         let wake_ups = &self.inner.wake_ups;
         wake_ups.watch(self, request.key, request.deadline).await
     }
 
-    /// A range of the table's key. A key that is shortened to a hash is listed only without a prefix.
+    /// Reads a range of the table's key. A key that is shortened to a hash is listed only without a prefix.
     async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
         let start = self.names().storage_prefix(request.prefix)?;
         let end = prefix_end(&start).unwrap_or_default();

@@ -43,10 +43,11 @@ impl SqliteBackend {
     /// one that reads, each with a thread of its own.
     ///
     /// # Errors
-    /// `InvalidArgument` if the options cannot work, if the path is empty, a URI or a folder, is in no folder, is not an
-    /// SQLite database, or lies on a network file system; `AuthFailed` if the file is read-only here;
-    /// `ServiceUnavailable` if it cannot be opened, such as for want of permission to read it or to create
-    /// files in its folder; `NetworkTimeout` if another process writes to the file for 10 s.
+    /// `InvalidArgument` if the options cannot work, if the path is empty, a URI or a folder, is in no
+    /// folder, is not an SQLite database, or lies on a network file system; `AuthFailed` if the file is
+    /// read-only here; `ServiceUnavailable` if it cannot be opened, for example without permission to read
+    /// it or to create files in its folder; `NetworkTimeout` if another process writes to the file for 10
+    /// s.
     ///
     /// # Cancel safety
     /// Safe. A file that was created stays.
@@ -87,7 +88,7 @@ impl SqliteBackend {
     /// The pool may hold connections on which the application left a transaction open. An operation rolls
     /// that transaction back first, so that a grant is committed and a read sees what others committed.
     ///
-    /// That the file was replaced is noticed from the first operation that succeeds.
+    /// The backend notices that the file was replaced only after the first operation that succeeded.
     ///
     /// While a caller waits for a key, the backend opens one connection beside the pool, with the pool's
     /// connect options.
@@ -95,8 +96,8 @@ impl SqliteBackend {
     /// # Errors
     /// `InvalidArgument` if the options cannot work, if the pool's file is given by a `file:` URI or is
     /// immutable, or if the pool is of a database in memory and could open a second connection or close its
-    /// only one: each would be another store. If the only connection of such a pool is closed nevertheless, every
-    /// operation from then on fails with `ServiceUnavailable`.
+    /// only one: each would be another store. If the only connection of such a pool is closed nevertheless,
+    /// every operation from then on fails with `ServiceUnavailable`.
     pub fn with_pool(pool: SqlitePool, options: SqliteOptions) -> Result<Self, LockError> {
         let made = place_of_pool(&pool).and_then(|place| {
             let settings = options.check(place)?;
@@ -119,7 +120,7 @@ async fn open(path: &Path, options: SqliteOptions) -> Result<SqliteBackend, Lock
     let connections = Connections::open(target, &settings.place, deadline).await?;
     let backend = SqliteBackend::new(connections, settings);
     backend.set_up(deadline).await?;
-    // A file that may only be read can be opened all the same.
+    // A read-only file can be opened, too.
     let nothing = &backend.scripts().write_nothing;
     backend.exchange(nothing, &[], deadline).await?;
     Ok(backend)
@@ -135,14 +136,14 @@ fn target(synchronous: Synchronous) -> SqliteConnectOptions {
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(synchronous)
-        // On macOS the disk keeps what is only synced in its own memory. Elsewhere it does nothing.
+        // On macOS, a plain sync leaves data in the disk's own memory. Elsewhere this does nothing.
         .pragma("fullfsync", full)
         // SQLite itself does not wait: operations do, with a deadline.
         .busy_timeout(Duration::ZERO)
         .disable_statement_logging()
 }
 
-/// An absolute path to a file that can be opened, as far as that is known before.
+/// An absolute path to a file, if nothing shows in advance that it cannot be opened.
 fn checked_path(path: &Path) -> Result<PathBuf, LockError> {
     let bad = |path: &Path, why: &str| {
         let message = format!("the database {} {why}", path.display());

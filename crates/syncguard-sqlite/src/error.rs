@@ -17,7 +17,7 @@ const NO_TABLE: &str = "no such table";
 /// How far an operation was when it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It had no connection yet.
+    /// The operation had no connection yet.
     Connecting,
     /// A script that only reads was sent.
     Reading,
@@ -62,8 +62,8 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
         sqlx::Error::Database(database) => {
             let result = result_code(database.as_ref());
             let (code, message) = classify(result, database.message());
-            // Even an error may come after the commit: it may be there after a restart, and an interrupt can
-            // come right after it.
+            // An error may also come after the commit: the commit may be there after a restart, or an
+            // interrupt came right after it.
             let unknown = stage == Stage::Committing && !refuses_commit(result);
             (code, message, unknown)
         }

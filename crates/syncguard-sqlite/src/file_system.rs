@@ -1,4 +1,4 @@
-//! On which file system a file lies, and how much room it has.
+//! The file system of a file, and its free space.
 
 #![cfg_attr(
     not(target_os = "linux"),
@@ -10,8 +10,8 @@
 
 use std::path::Path;
 
-/// File systems that are another machine's, by the number that Linux gives them. SQLite's write-ahead log
-/// needs memory that all processes share, and locks that work; neither holds between machines.
+/// Network file systems, by their numbers in Linux. SQLite's write-ahead log needs memory that all
+/// processes share, and working file locks; neither exists between machines.
 const NETWORK: &[(u32, &str)] = &[
     (0x6969, "NFS"),
     (0x517b, "SMB"),
@@ -34,7 +34,7 @@ const NETWORK: &[(u32, &str)] = &[
 /// FUSE: the kernel does not know where the files are stored.
 const FUSE: u32 = 0x6573_5546;
 
-/// What a file lies on.
+/// The kind of file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FileSystem {
     Local,
@@ -53,7 +53,7 @@ impl FileSystem {
         known.map_or(Self::Local, |(_, name)| Self::Network(name))
     }
 
-    /// That of a file, or of the folder that it will be in.
+    /// The file system of a file, or of the folder that it will be in.
     #[cfg(target_os = "linux")]
     pub(crate) fn of(path: &Path) -> Self {
         let folder = path.parent().unwrap_or(path);

@@ -22,8 +22,8 @@
 //!
 //! Locks are rows of one table, fence counters rows of another; [`SqliteBackend::schema_ddl`] prints both.
 //! They have the columns of SyncGuard's tables in PostgreSQL. Every operation is one transaction. One that
-//! writes begins it with `BEGIN IMMEDIATE`, so it cannot fail half-way because another process has the write lock. A
-//! contended acquire only reads. While a lock is held, no transaction is open for it.
+//! writes begins it with `BEGIN IMMEDIATE`, so it cannot fail half-way because another process has the
+//! write lock. A contended acquire only reads. While a lock is held, no transaction is open for it.
 //!
 //! SQLite has one writer at a time. An operation that finds the file locked tries again until its own
 //! deadline; within this process operations that write take turns.
@@ -38,13 +38,13 @@
 //!
 //! # Files
 //!
-//! - The database needs its companions `-wal` and `-shm` in the same folder. Never delete or replace
-//!   one of the three, or write a backup into the database, while a process uses them. On Unix an operation fails
-//!   with `ServiceUnavailable` if the database was deleted or replaced by another file, and, without a pool of
-//!   yours, if a companion was; on Windows the system prevents it. A backup that was written into the same file
-//!   is not noticed.
+//! - The database needs its companions `-wal` and `-shm` in the same folder. Never delete or replace one of
+//!   the three, or write a backup into the database, while a process uses them. On Unix an operation fails
+//!   with `ServiceUnavailable` if the database was deleted or replaced by another file, and, without a pool
+//!   of yours, if a companion was; on Windows the system prevents it. A backup that was written into the
+//!   same file is not noticed.
 //! - [`connect`](SqliteBackend::connect) refuses network file systems on Linux, where the kernel names them.
-//!   On other systems nobody checks. Containers may share the file if they run on one kernel and mount one
+//!   On other systems there is no check. Containers may share the file if they run on one kernel and mount one
 //!   local folder; a virtual machine and its host may not.
 //! - On Unix, do not open the file in a process of yours other than by SQLite: closing it releases the
 //!   locks that SQLite has on it.
@@ -52,8 +52,8 @@
 //!
 //! # Waiting for a key
 //!
-//! A release wakes those that wait in the same backend at once. For releases of other processes the
-//! backend looks every 5 ms whether the file was changed, on one more connection, as long as somebody waits.
+//! A release wakes callers that wait in the same backend at once. For releases of other processes, the
+//! backend checks every 5 ms whether the file was changed, on one more connection, while a caller waits.
 //!
 //! # Deleting expired locks
 //!
@@ -87,7 +87,7 @@ pub use crate::backend::SqliteBackend;
 pub use crate::names::{STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE};
 pub use crate::options::{SqliteOptions, Synchronous};
 
-// What callers hold is shared between threads, and kept in futures that are.
+// Applications share these between threads, and keep them in futures.
 const _: () = {
     const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
     shared::<SqliteBackend>();

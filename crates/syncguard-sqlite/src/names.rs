@@ -1,4 +1,4 @@
-//! [`Names`]: what the tables, the locks and the fence counters are called in the database.
+//! [`Names`]: the names of the tables, the locks and the fence counters in the database.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub const STORAGE_KEY_RESERVE: usize = 0;
 
 const MAX_IDENTIFIER_BYTES: usize = 63;
 
-/// Where the locks and the fence counters of one backend are.
+/// The tables and the prefix of one backend.
 #[derive(Debug)]
 pub(crate) struct Names {
     pub(crate) locks: TableName,
@@ -63,7 +63,7 @@ impl Names {
         )
     }
 
-    /// What the storage keys of keys with this prefix begin with, unless they are shortened.
+    /// The beginning of the storage keys of keys with this prefix, unless they are shortened.
     pub(crate) fn storage_prefix(&self, prefix: &KeyPrefix) -> Result<String, LockError> {
         make_storage_key(&self.prefix, prefix.as_str(), usize::MAX, 0)
     }

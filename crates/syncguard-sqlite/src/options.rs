@@ -9,7 +9,7 @@ use syncguard_core::observe::Operation;
 use crate::names::Names;
 use crate::place::Place;
 
-/// What the tables are called, and how the backend uses the file.
+/// The names of the tables, and how the backend uses the file.
 ///
 /// The options are checked when a backend is made with them.
 ///
@@ -37,8 +37,9 @@ pub enum Synchronous {
     /// Every grant, extension and release is on the disk before the call returns.
     #[default]
     Full,
-    /// A crash of the operating system or a power failure can undo the last ones. All holders end with it,
-    /// but a fence can be granted a second time, and a resource on another machine may know it already.
+    /// A crash of the operating system or a power failure can undo the last ones. All holders end with the
+    /// machine, but a fence can be granted a second time, and a resource on another machine may have seen
+    /// it already.
     Normal,
 }
 

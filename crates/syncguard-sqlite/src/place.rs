@@ -1,4 +1,4 @@
-//! [`Place`]: where a store is, and whether its files are still those that were opened.
+//! [`Place`]: the location of a store, and whether its files are still those that were opened.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

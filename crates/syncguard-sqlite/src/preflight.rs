@@ -1,4 +1,4 @@
-//! Whether a file and its settings are fit for locks.
+//! Checks whether a file and its settings are fit for locks.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::place::Place;
 use crate::record::{column, unreadable};
 use crate::wire::Value;
 
-/// Below this the next checkpoint or the growth of the log may fail.
+/// With less free space, the next checkpoint or the growth of the log may fail.
 const LEAST_FREE_BYTES: u64 = 16 << 20;
 
 /// The first version whose clock has milliseconds in SQL.
@@ -62,7 +62,7 @@ impl SqliteBackend {
         Ok(findings)
     }
 
-    /// SQLite finds out by a write alone.
+    /// Only a write shows whether the file is read-only.
     async fn read_only(&self, deadline: Instant) -> Result<Option<Finding>, LockError> {
         let nothing = &self.scripts().write_nothing;
         match self.exchange(nothing, &[], deadline).await {

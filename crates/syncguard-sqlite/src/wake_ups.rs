@@ -21,33 +21,33 @@ use crate::error::{Stage, is_busy, map};
 use crate::record::{column, unreadable};
 use crate::wire::{Value, read};
 
-/// How often the file is looked at while anyone waits. It costs some microseconds.
+/// How often to check the file while a caller waits. A check costs some microseconds.
 const POLL: Duration = Duration::from_millis(5);
 
-/// For how many polls without anyone who waits the connection stays open: about five seconds.
+/// For how many polls the connection stays open after the last caller has stopped waiting: about five seconds.
 const UNUSED_POLLS: u32 = 1_000;
 
 const DATA_VERSION: &str = "PRAGMA data_version";
 
-/// Who waits for which key in a backend and its clones.
+/// The watches of a backend and its clones, by key.
 #[derive(Clone, Default)]
 pub(crate) struct WakeUps(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     watchers: Watchers,
-    /// The present task.
+    /// The current task.
     poller: tokio::sync::Mutex<Option<Arc<Poller>>>,
 }
 
 impl WakeUps {
-    /// Wakes who waits for a storage key here.
+    /// Wakes the watches of a storage key in this process.
     pub(crate) fn wake(&self, storage_key: &str) {
         self.0.watchers.wake(storage_key);
     }
 
     /// Watches a key. `None` if the store is in memory over a pool: other backends over that pool change it
-    /// unseen.
+    /// without notice.
     pub(crate) async fn watch(
         &self,
         backend: &SqliteBackend,
@@ -60,7 +60,7 @@ impl WakeUps {
         }
         let storage_key = backend.names().storage_key(key)?;
         let mut present = self.0.poller.lock().await;
-        // While the mutex is held: a task that finds nobody ends.
+        // While the mutex is held: a task that finds no watch ends.
         let watched = Watched {
             backend: backend.clone(),
             key: key.clone(),
@@ -80,7 +80,7 @@ impl WakeUps {
     }
 }
 
-/// The task that looks at the file.
+/// The task that checks the file.
 struct Poller {
     lost: AtomicBool,
 }
@@ -114,7 +114,7 @@ impl Poller {
     }
 }
 
-/// When the task ends, this marks the watches as lost and wakes all who wait.
+/// When the task ends, this marks all watches as lost and wakes them.
 struct Ending {
     poller: Arc<Poller>,
     shared: Arc<Shared>,
@@ -127,7 +127,7 @@ impl Drop for Ending {
     }
 }
 
-/// Wakes who waits for a key that another connection has released, until nobody waits any more.
+/// Wakes the watches of keys that other connections have released, until no watch is left.
 async fn poll(
     backend: &SqliteBackend,
     shared: &Shared,
@@ -158,7 +158,7 @@ async fn poll(
         if present.is_none() || present == version {
             continue;
         }
-        // After the version: who watches later looks later, too.
+        // After the version: a later watch also reads the key later.
         let keys: Vec<String> = shared
             .watchers
             .watched()
@@ -195,7 +195,7 @@ async fn data_version(connection: &mut SqliteConnection) -> Result<Option<i64>, 
     }
 }
 
-/// A lock that somebody waits for.
+/// A lock that a caller waits for.
 struct Watched {
     backend: SqliteBackend,
     key: LockKey,
@@ -212,7 +212,7 @@ impl WatchKey for Watched {
             let deadline = Instant::now() + DEFAULT_OPERATION_TIMEOUT;
             let asked = IsLockedRequest::new(&self.key, deadline);
             let is_locked = self.backend.is_locked(asked).await?;
-            // From now on a release is noticed.
+            // From now on a release wakes this watch.
             self.looked = true;
             if !is_locked {
                 return Ok(());

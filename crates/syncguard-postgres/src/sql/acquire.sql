@@ -31,7 +31,7 @@ ready AS MATERIALIZED (
            EXISTS (SELECT FROM settled WHERE expires_at_ms > {now_ms} - {tolerance_ms}) AS saved
     FROM turn
 ),
--- No grant after a long wait: the caller may be gone, and would not release a lock granted that late.
+-- No grant after a long wait: the caller may have left, and would not release a lock granted that late.
 bumped AS (
     INSERT INTO {fences} AS counter (fence_key, fence, key_debug)
     SELECT $4, 1, $6 FROM ready WHERE NOT saved AND {in_time}
@@ -48,7 +48,7 @@ granted AS (
     FROM (SELECT fence, {now_ms} AS now_ms FROM bumped, ready WHERE {in_time} OFFSET 0) AS stamped
     ON CONFLICT (key) DO UPDATE
     SET lock_id = excluded.lock_id, user_key = excluded.user_key,
-        -- The lease counts from after the wait for the row.
+        -- The TTL counts from after the wait for the row.
         (expires_at_ms, acquired_at_ms, fence) = (
             SELECT CASE WHEN {dead} THEN now_ms + $5 ELSE lock.expires_at_ms END,
                    CASE WHEN {dead} THEN now_ms ELSE lock.acquired_at_ms END,
@@ -65,7 +65,7 @@ SELECT pg_catalog.concat_ws(' ', '{statement}', $2, coalesce(
         WHEN saved THEN 'again'
         WHEN NOT {in_time} THEN CASE WHEN waited THEN 'waited' ELSE 'again' END
         WHEN EXISTS (SELECT FROM bumped) THEN 'locked'
-        -- In time now, so in time then: only FENCE_MAX can have stopped the counter.
+        -- Still in time, so it was in time before: only FENCE_MAX can have stopped the counter.
         ELSE 'exhausted'
     END FROM ready)
 ))

@@ -81,7 +81,7 @@ impl Connections {
         }
     }
 
-    /// Takes a connection. It fails by `deadline`, having sent no statement.
+    /// Takes a connection. Fails by `deadline`, without having sent a statement.
     pub(super) async fn acquire(&self, deadline: Instant) -> Result<Connection, LockError> {
         match self {
             Self::Own(pool) => pool.acquire(deadline).await.map(Connection::Own),
@@ -157,7 +157,7 @@ impl Connection {
         }
     }
 
-    /// Makes a connection that is at rest available to the next operation.
+    /// Makes a connection at rest available to the next operation.
     pub(super) fn return_to_pool(self) {
         match self {
             Self::Own(connection) => connection.return_to_pool(),

@@ -29,8 +29,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// double the round trips of every operation.
 const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 
-/// The longest that such a ping may take. A connection that was cut off without a word would use up
-/// the time in which another can be opened.
+/// The longest that such a ping may take. A connection that was cut off silently would use up the time in
+/// which another can be opened.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection that was idle for longer is closed.
@@ -41,10 +41,10 @@ const LONGEST_LIFE: Duration = Duration::from_mins(30);
 
 /// The settings of the backend's sessions.
 ///
-/// The server plans a statement by the current size of its tables and keeps the plan. A table of
-/// locks is empty now and full of deleted rows a moment later: a sequential scan looked cheap then
-/// and is expensive now. With sequential scans off, a purge, which needs one, seems so expensive that
-/// the server would compile it; so `jit` is off, too.
+/// The server plans a statement by the current size of its tables and keeps the plan. A table of locks is
+/// empty at one moment and full of deleted rows at the next: a sequential scan looks cheap when it is
+/// planned and is expensive later. With sequential scans off, a purge, which needs one, seems so expensive
+/// that the server would compile it; so `jit` is off, too.
 const SETTINGS: [(&str, &str); 2] = [("enable_seqscan", "off"), ("jit", "off")];
 
 /// Set to [`LOCK_TIMEOUT_MS`] unless the URL sets it.
@@ -57,7 +57,7 @@ const UNKNOWN_SETTING: &[&str] = &["08P01", "0A000"];
 /// The connections of one backend, opened as operations need them.
 ///
 /// sqlx's pool pings the server after every use, in a task of its own, which costs as much as a
-/// lookup. This pool takes a connection back as it is; only sessions that are at rest return theirs.
+/// lookup. This pool accepts a returned connection without a ping: only sessions at rest return theirs.
 pub(crate) struct OwnPool {
     target: Mutex<PgConnectOptions>,
     /// Whether its sessions have settings of their own.
@@ -129,7 +129,7 @@ impl OwnPool {
         limit.saturating_sub(self.places.available_permits()) + self.idle().len()
     }
 
-    /// A connection that works, as far as is known. It fails by `deadline`, having sent no statement.
+    /// A connection that should work. Fails by `deadline`, without having sent a statement.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         deadline: Instant,
@@ -173,7 +173,7 @@ impl OwnPool {
             return Ok(place);
         }
         self.check_open()?;
-        // If the server cannot be reached, the places are in use by operations that wait for it.
+        // If the server cannot be reached, operations that wait for it use all places.
         let exhausted = !self.unreachable.load(Ordering::Relaxed);
         Err(map(Error::PoolTimedOut, Stage::Connecting { exhausted }))
     }
@@ -240,8 +240,8 @@ impl OwnPool {
 
     fn is_transient(&self, error: &Error) -> bool {
         match error {
-            // A server that was reached before will listen again. If none ever was, the address is
-            // probably wrong.
+            // A server that was reached before will probably be back. If none was ever reached, the address
+            // is probably wrong.
             Error::Io(io) if io.kind() == io::ErrorKind::ConnectionRefused => {
                 self.reached.load(Ordering::Relaxed)
             }
@@ -257,7 +257,7 @@ impl OwnPool {
         let idle = std::mem::take(&mut *self.idle());
         let orderly = async {
             for idle in idle {
-                // A server that is gone has closed it.
+                // A server that has stopped has closed it.
                 let _ = idle.connection.close().await;
             }
             self.places.acquire_many(self.limit).await.map(drop)
@@ -272,7 +272,7 @@ impl OwnPool {
     }
 
     fn idle(&self) -> MutexGuard<'_, VecDeque<Idle>> {
-        // No use leaves it half changed.
+        // No method leaves it half changed.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -293,7 +293,7 @@ pub(super) fn closed() -> LockError {
     LockError::new(ErrorCode::ServiceUnavailable, "the backend was closed")
 }
 
-/// A connection in use. Dropped, it is closed, wherever that happens.
+/// A connection in use. Dropping it closes it, inside a runtime or outside.
 pub(crate) struct PooledConnection {
     connection: PgConnection,
     opened: Instant,
@@ -313,7 +313,7 @@ impl PooledConnection {
         }
     }
 
-    /// Makes a connection that is at rest available to the next operation.
+    /// Makes a connection at rest available to the next operation.
     pub(crate) fn return_to_pool(self) {
         let now = Instant::now();
         if now - self.opened > LONGEST_LIFE {

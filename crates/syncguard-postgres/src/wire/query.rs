@@ -57,7 +57,7 @@ pub(crate) async fn query(
             // It waited for another transaction for as long as it may, and was rolled back.
             Err(error)
                 if is_lock_timeout(&error)
-                    // Another attempt can end before the caller stops waiting.
+                    // There is time for another attempt before the caller stops waiting.
                     && Instant::now() + LOCK_TIMEOUT * 2 < until(deadline) =>
             {
                 drop(session);

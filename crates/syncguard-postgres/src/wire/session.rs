@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::connections::{Connection, Connections, until};
 use crate::error::{Stage, has_state, map, too_late};
 
-/// The longest that a connection whose caller is gone may take to become usable again.
+/// The longest that a connection whose caller has left may take to become usable again.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest that a statement waits in the server for another transaction, in milliseconds. An
@@ -21,9 +21,9 @@ pub(super) const LOCK_TIMEOUT_MS: u64 = 500;
 
 /// Begins the transaction of one operation, in one message.
 ///
-/// Under a stricter isolation, which may be a database's default, a statement that waited for another
-/// fails instead of going on with the row that the other left. If the client vanishes before its
-/// COMMIT, the server ends the transaction, which keeps others from the key.
+/// Under a stricter isolation, which may be a database's default, a statement that waited for another one
+/// fails instead of continuing with the new row. If the client vanishes before its COMMIT, the server ends
+/// the transaction, which would block the key.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 500; \
                      SET LOCAL idle_in_transaction_session_timeout = 2000";
 
@@ -173,7 +173,7 @@ impl Drop for Session {
     }
 }
 
-/// Waits for the reply to a statement whose caller is gone, or finds out after an error whether the
+/// Waits for the reply to a statement whose caller has left, or finds out after an error whether the
 /// connection is usable. sqlx's pool would wait without limit, and a server that hangs would block
 /// connection after connection.
 async fn recover(mut connection: Connection, in_transaction: bool) {

@@ -14,7 +14,7 @@ const CLEANUP_GUARD_MS: i64 = 2_000;
 
 /// The longest that an acquire may wait in the server and still be granted, in milliseconds.
 ///
-/// If the caller of an acquire is gone, the background releases its id for about a second. An acquire
+/// If the caller of an acquire has left, the background releases its id for about a second. An acquire
 /// granted after the last of these releases would hold the key for its TTL.
 const MAX_WAIT_MS: i64 = 500;
 
@@ -63,7 +63,7 @@ pub(crate) const SLOT: &str = "pg_catalog.hashtext(key) & 1023";
 pub(crate) struct Statement {
     pub(crate) sql: SqlStr,
     pub(crate) name: String,
-    /// Whether it may have taken effect although it failed.
+    /// Whether the statement may have taken effect although it failed.
     pub(crate) writes: bool,
 }
 

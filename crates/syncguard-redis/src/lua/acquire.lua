@@ -3,10 +3,10 @@
 -- KEYS: the lock, the index of the id, the key's fence counter
 -- ARGV: one string: JSON prefix of the lock (up to the expiry), TTL in ms, JSON suffix (from the key to
 -- the fence)
--- Returns the lock's value; if another id holds the key, in how many ms it is free; -3 if the value is not a lock; -4 if the
--- fence counter is exhausted. It changes nothing unless it returns a value.
+-- Returns the lock's value; if another id holds the key, in how many ms it is free; -3 if the value is not
+-- a lock; -4 if the fence counter is exhausted. It changes nothing unless it returns a value.
 --
--- One argument and no table in the reply: each further argument costs as much as a search in a string,
+-- One argument, and no table in the reply: each further argument costs as much as a search in a string, and
 -- a table as much as a command.
 
 local call, key, index = redis.call, KEYS[1], KEYS[2]

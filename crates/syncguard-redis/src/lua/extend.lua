@@ -16,7 +16,7 @@ if not value then
 end
 local time, head = call('TIME'), ARGV[1]:sub(1, 49)
 --- lock.lua
--- An index can outlive its lock: only the lock itself says who owns it.
+-- An index can outlive its lock: only the stored lock says who owns it.
 if not owned then
   return 0
 end
@@ -37,8 +37,9 @@ else
   -- The expiry keeps its place and its length, 13 digits.
   value = head .. ends .. value:sub(63)
 end
--- PEXPIREAT first, so that full memory ends no lease: only the first write of a script is refused for want of
--- memory, and PEXPIREAT never is. All other refusals (READONLY, MISCONF, NOREPLICAS) strike the first write.
+-- PEXPIREAT first, so that full memory ends no lease: when memory is full, Redis refuses only the first
+-- write of a script, and never PEXPIREAT. All other refusals (READONLY, MISCONF, NOREPLICAS) hit the first
+-- write.
 call('PEXPIREAT', index, ends)
 call('SET', key, value, 'PXAT', ends)
 return renewed

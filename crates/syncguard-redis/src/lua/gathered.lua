@@ -1,4 +1,4 @@
--- Runs several operations, each as if alone.
+-- Runs several operations, each as if it were alone.
 --
 -- KEYS: those of each operation, one after the other
 -- ARGV: a letter for each operation, in one string; then the argument of each

@@ -15,7 +15,7 @@ local limit, counters = tonumber(ARGV[4]), ARGV[5]
 local time, seen, locks, left = redis.call('TIME'), {}, {}, {}
 for _, name in ipairs(names) do
   if seen[name] or name:sub(1, #counters) == counters then
-    -- It is no lock, or here already.
+    -- Not a lock, or already listed on this page.
   elseif #locks == 2 * limit then
     left[#left + 1] = name
   else

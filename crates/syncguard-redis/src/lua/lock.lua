@@ -1,5 +1,5 @@
--- Included in the scripts that judge a stored lock. Reads the lock in `value`: sets `live` (by `time`),
--- `owned` (by the id in `head`) and `expires`; also sets `lock` if it had to decode the value.
+-- Included in the scripts that judge a stored lock. Reads the lock in `value`. Sets `live` (by `time`),
+-- `owned` (by the id in `head`) and `expires`; also `lock` if it had to decode the value.
 
 -- acquire.lua writes id and expiry at fixed places, characters 12 to 33 and 50 to 62: reading them costs a
 -- fraction of decoding. Quotes inside a key are escaped, so no other value looks the same. The check of the

@@ -16,7 +16,7 @@ if not value then
 end
 local time = call('TIME')
 --- lock.lua
--- An index can outlive its lock: only the lock itself says who owns it.
+-- An index can outlive its lock: only the stored lock says who owns it.
 if not owned then
   return 0
 end

@@ -1,13 +1,13 @@
-//! [`ServerInfo`]: what a server reports about its configuration, and what follows for locks.
+//! [`ServerInfo`]: what a server reports about its configuration, and the findings.
 
 use std::collections::HashMap;
 
 use syncguard_core::{Finding, Severity};
 
-/// The oldest version that has everything that the scripts use.
+/// The oldest version that supports the scripts.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// What `INFO` and `CONFIG GET` report.
+/// The reports of `INFO` and `CONFIG GET`.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct ServerInfo {
     info: HashMap<String, String>,
@@ -184,7 +184,7 @@ impl ServerInfo {
 
     fn failing_persistence(&self) -> Option<Finding> {
         let failed = |field| self.info(field) == Some("err");
-        // Without save points, the snapshot that failed was a manual one, and Redis goes on writing.
+        // Without save points, the snapshot that failed was a manual one, and Redis still accepts writes.
         let of_a_snapshot = match self.config("save") {
             Some("") => None,
             Some(_) => Some(Severity::Error),
@@ -287,7 +287,7 @@ impl ServerInfo {
         })
     }
 
-    /// What the server did not report, and so was not checked.
+    /// Settings that the server did not report and that were not checked.
     fn unreported(&self) -> Option<Finding> {
         let fields = [
             ("role", "its role"),
@@ -313,7 +313,7 @@ impl ServerInfo {
     }
 }
 
-/// Where the user may not even run `INFO`.
+/// The finding if the user may not even run `INFO`.
 pub(crate) fn info_denied() -> Finding {
     Finding::new(
         Severity::Warning,

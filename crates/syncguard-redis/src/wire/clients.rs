@@ -24,7 +24,7 @@ use crate::wire::gather::{Admission, Batch, CALLS_IN_FLIGHT, Call, Driver, Gate,
 use crate::wire::keep_alive::keep_alive;
 use crate::wire::spawn_on_drop::SpawnOnDrop;
 
-/// How long a call that the wrong server refused may wait for another connection.
+/// How long a call may wait for another connection after the wrong server refused it.
 const LONGEST_DEPARTURE: Duration = Duration::from_secs(1);
 
 /// One connection or several, shared by the clones of a backend.
@@ -34,7 +34,7 @@ pub(crate) struct Clients(Arc<Shared>);
 struct Shared {
     links: Vec<Link>,
     timeout: Duration,
-    /// How commands are sent, whatever the client's own configuration says.
+    /// How commands are sent, regardless of the client's configuration.
     options: Options,
     /// The connection of a client that the backend itself made.
     connection: Option<Connection>,
@@ -42,9 +42,9 @@ struct Shared {
     home: Option<Handle>,
     /// Watches that connection.
     watching: Option<Watching>,
-    /// Attempts to leave a server that turned out to be the wrong one.
+    /// Reconnections that leave a server that turned out to be the wrong one.
     departures: Pace,
-    /// Calls in flight. Closed, it admits no further ones.
+    /// Calls in flight. After it is closed, no call can start.
     in_flight: TaskTracker,
 }
 
@@ -54,7 +54,7 @@ struct Link {
     gate: Arc<Gate>,
 }
 
-/// fred's own task, which holds a client and would outlive all others. It ends with this value.
+/// fred's own task. It holds a client and would outlive all other references, so it ends with this value.
 pub(crate) struct Connection(pub(crate) JoinHandle<Result<(), Error>>);
 
 /// The task that watches a connection. It ends with this value.
@@ -87,8 +87,8 @@ impl Clients {
             .map(|client| client.connection_config().max_redirections)
             .max();
         let options = Options {
-            // Without a connection nothing is queued: a queued acquire could take a lock long after
-            // its caller has gone.
+            // Without a connection, fail at once: a queued acquire could acquire a lock long after its
+            // caller has left.
             fail_fast: true,
             max_attempts: Some(1 + redirections.unwrap_or(0)),
             cluster_hash: slot.map(ClusterHash::Custom),
@@ -132,10 +132,10 @@ impl Clients {
             .unwrap_or(now + Duration::from_secs(60))
     }
 
-    /// Runs a script, and loads it first if the server does not know it (any more).
+    /// Runs a script, and loads it first if the server does not have it.
     ///
-    /// Calls with the same `affinity` use the same connection, so they arrive in the order in which
-    /// they were sent: a release cannot overtake the acquire of its id.
+    /// Calls with the same `affinity` use the same connection and arrive in the order in which they were
+    /// sent. So a release cannot overtake the acquire of its id.
     pub(crate) async fn run(&self, affinity: &str, call: Call) -> Result<Value, LockError> {
         let writes = call.script.writes;
         let reply = self.evaluate(affinity, call).await;
@@ -165,8 +165,8 @@ impl Clients {
         }
     }
 
-    /// Where drivers run. On a caller's runtime, a driver would stand still while nothing polls that one: a
-    /// thread may have it for its own calls.
+    /// The runtime of drivers. A caller's runtime would not do: a driver would stop while no thread runs
+    /// that runtime.
     fn driving_runtime(&self) -> Result<Handle, CommandError> {
         match &self.0.home {
             Some(home) => Ok(home.clone()),
@@ -182,7 +182,7 @@ impl Clients {
         // Sent in the order in which they are pushed.
         let mut calls = FuturesUnordered::new();
         loop {
-            // A reply wakes several callers: their next operations can travel together, too.
+            // A reply wakes several callers: their next operations can share a call, too.
             tokio::task::yield_now().await;
             while calls.len() < CALLS_IN_FLIGHT
                 && let Some(batch) = driver.next(calls.len())
@@ -206,7 +206,7 @@ impl Clients {
         let values = batch.values(|script| script.digest.clone());
         let mut reply = self.send(client, "EVALSHA", values, deadline).await;
         if reply.as_ref().is_err_and(CommandError::is_noscript) {
-            // The release of a caller that is gone may be ahead by now.
+            // By now the release of a dropped caller may be ahead.
             batch.keep_awaited();
             let Some(deadline) = batch.last_deadline() else {
                 return;
@@ -215,7 +215,7 @@ impl Clients {
             reply = self.send(client, "EVAL", values, deadline).await;
         }
         let replies = batch.split(reply);
-        // The call as a whole succeeds where an operation in it fails.
+        // The call succeeds even if an operation in it fails.
         if let Some(deadline) = batch.first_deadline() {
             for reply in &replies {
                 self.leave_if_wrong(client, reply, deadline).await;
@@ -257,8 +257,8 @@ impl Clients {
         self.fairly(reply).await
     }
 
-    /// Lets other tasks run after a call that failed at once: its caller may try again at once, and the
-    /// driver needs the thread to reconnect.
+    /// Lets other tasks run after a call that failed at once. The caller may retry at once, and the driver
+    /// needs the thread to reconnect.
     async fn fairly(&self, reply: Reply) -> Reply {
         let at_once = reply.as_ref().is_err_and(CommandError::was_not_sent);
         if at_once && Handle::try_current().is_ok() {
@@ -285,7 +285,7 @@ impl Clients {
         }
         let options = Options {
             timeout: Some(left.min(self.0.timeout)),
-            // Nothing in it is on the heap.
+            // The value needs no heap allocation.
             ..self.0.options.clone()
         };
         let calling = client.with_options(&options);
@@ -300,8 +300,8 @@ impl Clients {
         reply.map_err(CommandError::from)
     }
 
-    /// If the wrong server replied, reconnects, since the address may lead to the new primary by now. Waits for it, so that the next
-    /// call finds a connection, but not for long: the caller has its answer.
+    /// If the wrong server replied, reconnects: by now the address may lead to the new primary. Waits for
+    /// the new connection, but not for long, because the caller already has its result.
     async fn leave_if_wrong(&self, client: &Client, reply: &Reply, deadline: Instant) {
         let wrong = |error: &CommandError| error.is_from_wrong_server(self.are_clustered());
         if reply.as_ref().is_err_and(wrong)
@@ -344,7 +344,7 @@ impl Clients {
         self.0.links.get(index).ok_or(CommandError::EMPTY_POOL)
     }
 
-    /// A further connection, of the same configuration but for the protocol.
+    /// One more connection, with the same configuration except for the protocol.
     pub(crate) async fn another(&self, deadline: Instant) -> Result<(Client, Self), LockError> {
         let client = self.client("").map_err(|error| error.of_read())?;
         let config = Config {
@@ -366,7 +366,7 @@ impl Clients {
         Ok((another, clients))
     }
 
-    /// Whether the driver's task, of a client that the backend itself made, goes on.
+    /// Whether the driver's task still runs, for a client that the backend itself made.
     pub(crate) fn are_alive(&self) -> bool {
         let connection = self.0.connection.as_ref();
         connection.is_some_and(|connection| !connection.0.is_finished())

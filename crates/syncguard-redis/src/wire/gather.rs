@@ -1,4 +1,4 @@
-//! [`Gate`]: operations that are pending at the same time on one connection travel together.
+//! [`Gate`]: operations that are pending at the same time on one connection share a call.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,13 @@ use tokio::time::{Instant, sleep_until};
 use crate::error::CommandError;
 use crate::wire::script::{GATHERED, Part, Script};
 
-/// How many calls may be in flight on a connection before operations wait for each other. Fewer calls would
-/// carry more operations each, but over a network an operation would wait for a reply before it is sent.
+/// How many calls may be in flight on a connection before operations wait and share a call. With fewer,
+/// each call would carry more operations, but over a network an operation would wait for a reply before it
+/// is sent.
 pub(crate) const CALLS_IN_FLIGHT: usize = 8;
-/// How many operations a call carries. So many hold the server for less than half a millisecond.
+/// The most operations in a call. They occupy the server for less than half a millisecond.
 const OPERATIONS: usize = 64;
-/// How many bytes of keys and arguments a call carries, unless its first operation has more.
+/// The most bytes of keys and arguments in a call, unless its first operation alone has more.
 const BYTES: usize = 32 * 1024;
 
 pub(crate) type Reply = Result<Value, CommandError>;
@@ -69,7 +70,7 @@ impl Call {
     }
 }
 
-/// What is in flight on a connection, and what waits for it.
+/// The calls in flight on a connection, and the operations that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: Mutex<State>,
@@ -97,7 +98,7 @@ struct Waiting {
 pub(crate) enum Admission<'a> {
     /// By its caller: the connection is free.
     Direct(Call, Direct<'a>),
-    /// With others, by the driver. The caller spawns a task for the one that it gets.
+    /// With others, by the driver. The caller spawns a task for the driver that it gets.
     Gathered {
         pending: Pending<'a>,
         driver: Option<Driver>,
@@ -185,7 +186,7 @@ fn no_reply(kind: ErrorKind) -> CommandError {
     Error::new(kind, "no reply to a call of several operations").into()
 }
 
-/// Sends what waits at a gate, as long as something does. A gate has one at most.
+/// Sends the operations that wait at a gate, while there are any. A gate has at most one driver.
 pub(crate) struct Driver {
     gate: Arc<Gate>,
     is_done: bool,
@@ -197,7 +198,7 @@ impl Driver {
         let mut state = self.gate.lock();
         let (mut batch, mut bytes) = (Batch::default(), 0);
         while let Some(next) = state.waiting.pop_front() {
-            // If its caller is gone, it need not be sent.
+            // If its caller has left, it need not be sent.
             if next.reply.is_closed() {
                 continue;
             }
@@ -230,7 +231,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Its runtime has ended, maybe before its task began.
+        // The driver's runtime has ended, maybe before its task started.
         if !self.is_done {
             let mut state = self.gate.lock();
             state.is_driven = false;
@@ -241,7 +242,7 @@ impl Drop for Driver {
     }
 }
 
-/// Operations that travel together.
+/// Operations that share a call.
 #[derive(Debug, Default)]
 pub(crate) struct Batch(Vec<Waiting>);
 
@@ -255,7 +256,7 @@ impl Batch {
         self.0.iter().map(|each| each.call.deadline).min()
     }
 
-    /// What `EVALSHA` or `EVAL` takes for all of them. One alone is a call of its own script.
+    /// The arguments of `EVALSHA` or `EVAL` for all of them. A single operation is a call of its own script.
     pub(crate) fn values(&self, script: impl Fn(&Script) -> Str) -> Vec<Value> {
         if let [alone] = &self.0[..] {
             return alone.call.values_by(script);
@@ -284,7 +285,8 @@ impl Batch {
         values
     }
 
-    /// Keeps those that somebody waits for, and whose deadline has not passed. Call it only if none was run.
+    /// Keeps the operations whose callers wait and whose deadline has not passed. Call it only if no
+    /// operation was run.
     pub(crate) fn keep_awaited(&mut self) {
         let now = Instant::now();
         for each in std::mem::take(&mut self.0) {
@@ -348,11 +350,11 @@ mod tests {
                 Admission::Gathered { pending, driver } => break (pending, driver),
             }
         };
-        // As a runtime that shuts down does with a task.
+        // As a runtime does with a task when it shuts down.
         drop(driver.unwrap());
         let error = pending.reply().await.unwrap_err();
         assert!(error.was_not_sent());
-        // The next one gets a driver.
+        // The next operation gets a driver.
         let next = gate.admit(call());
         assert!(matches!(
             next,

@@ -1,4 +1,4 @@
-//! [`keep_alive`]: notices a connection that was dropped without a word.
+//! [`keep_alive`]: notices a connection that was dropped silently.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use fred::types::config::Options;
 use fred::types::{ClusterHash, CustomCommand, Value};
 
 /// Longest pause between two commands on an idle connection. Firewalls and load balancers forget
-/// connections that were idle for longer, most after minutes, and tell neither side.
+/// connections that were idle for longer, most after minutes, and notify neither side.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -22,7 +22,7 @@ pub(crate) async fn keep_alive(client: Client, mut options: Options, timeout: Du
     let asking = client.with_options(&options);
     loop {
         tokio::time::sleep(timeout.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).await;
-        // Not PING, for which users need no permission otherwise.
+        // Not PING: users need no permission for it otherwise.
         let command = CustomCommand::new_static("TIME", ClusterHash::FirstKey, false);
         let reply: Result<Value, _> = asking.custom(command, Vec::<Value>::new()).await;
         if reply.is_err_and(|error| matches!(error.kind(), ErrorKind::Timeout)) {

@@ -36,9 +36,9 @@ pub(crate) static RIGHTS: LazyLock<Script> =
 pub(crate) struct Script {
     pub(crate) source: Str,
     pub(crate) digest: Str,
-    /// Whether it may have written although it failed here.
+    /// Whether the script may have written although the call failed here.
     pub(crate) writes: bool,
-    /// What it is in `gathered.lua`, if anything.
+    /// Its operation in `gathered.lua`, if it has one.
     pub(crate) part: Option<Part>,
 }
 
@@ -50,10 +50,10 @@ pub(crate) struct Part {
 }
 
 impl Script {
-    /// Judges stored locks by `lock.lua` where its text says so.
+    /// Inserts `lock.lua`, which judges stored locks, where the script's text says so.
     ///
-    /// The limits and the judging are part of its text: Redis would convert arguments and create a
-    /// function anew at every call.
+    /// The limits and `lock.lua` are part of the script's text. As arguments and as a function, Redis would
+    /// convert and create them at every call.
     fn writing(text: &str) -> Self {
         let limits = format!(
             "local TOLERANCE_MS, FENCE_MAX, MAX_MS = {TIME_TOLERANCE_MS}, {FENCE_MAX}, {MAX_MS}\n"
@@ -81,7 +81,7 @@ impl Script {
         }
     }
 
-    /// `gathered.lua`, with these scripts as its operations. It reads the clock once for all.
+    /// `gathered.lua`, with these scripts as its operations. It reads the clock once for all operations.
     fn gathered(scripts: [&Self; 5]) -> Self {
         let mut text = "local time = redis.call('TIME')\nlocal operations = {}\n".to_owned();
         for script in scripts {
@@ -116,7 +116,7 @@ pub(crate) fn acquired(reply: Value, id: &LockId) -> Result<AcquireResult, LockE
 }
 
 fn locked_for_ms(left: i64) -> AcquireResult {
-    // Never zero, whatever the rounding.
+    // Never zero, even after rounding.
     let left = u64::try_from(left).map_or(1, |left| left.max(1));
     AcquireResult::locked_for(Duration::from_millis(left))
 }
@@ -159,7 +159,7 @@ pub(crate) fn read(reply: &Value) -> Result<Option<Reading>, LockError> {
         return Ok(None);
     }
     let Value::String(text) = reply else {
-        // What is not UTF-8 is not JSON either.
+        // A value that is not UTF-8 is not JSON either.
         let bytes = matches!(reply, Value::Bytes(_));
         return Err(if bytes { not_a_lock() } else { unexpected() });
     };

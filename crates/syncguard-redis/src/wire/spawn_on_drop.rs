@@ -6,9 +6,9 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// Runs in its caller's task, and continues in a task of its own if the caller drops it.
+/// Runs in its caller's task, and continues in a new task if the caller drops it.
 ///
-/// A task for every call would cost each of them two task switches and a wake-up.
+/// A task for every call would cost each call two task switches and a wake-up.
 pub(crate) struct SpawnOnDrop<F: Future<Output: Send> + Send + 'static> {
     /// `None` once it is done.
     call: Option<Pin<Box<F>>>,
@@ -16,7 +16,7 @@ pub(crate) struct SpawnOnDrop<F: Future<Output: Send> + Send + 'static> {
 }
 
 impl<F: Future<Output: Send> + Send + 'static> SpawnOnDrop<F> {
-    /// A call that continues on this runtime if it is dropped. It begins with the first poll.
+    /// A call that continues on this runtime if it is dropped. It starts with the first poll.
     pub(crate) fn new(runtime: Handle, call: F) -> Self {
         Self {
             call: Some(Box::pin(call)),
@@ -32,7 +32,7 @@ impl<F: Future<Output: Send> + Send + 'static> Future for SpawnOnDrop<F> {
         let Some(mut call) = self.call.take() else {
             return Poll::Pending;
         };
-        // Kept only while it is pending: a call that panicked must not be polled again, not even by a
+        // Kept only while the call is pending: a call that panicked must not be polled again, not even by a
         // task.
         let output = call.as_mut().poll(context);
         if output.is_pending() {
@@ -89,7 +89,7 @@ mod tests {
             .unwrap()
     }
 
-    /// A pending call on a runtime, what lets it continue, and what reports that it did.
+    /// A pending call on a runtime, a sender that lets it continue, and a receiver that reports that it did.
     fn waiting_on(
         runtime: &Runtime,
     ) -> (

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// A future that runs to its end: if it is dropped before, it goes on in the background.
+/// A future that runs to its end: if it is dropped before, it continues in the background.
 ///
 /// SQLite executes what it was sent in any case. The transaction must end before the next turn
 /// begins.

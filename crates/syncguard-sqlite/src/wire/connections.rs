@@ -19,9 +19,9 @@ use crate::place::Place;
 /// its outcome is known, before its caller stops waiting.
 const MARGIN: Duration = Duration::from_millis(10);
 
-/// How long an operation waits before it tries again while another connection has the file's lock. The
-/// lock is free for moments only between the transactions of busy processes, and SQLite has no queue: only
-/// who asks often does not starve.
+/// How long an operation waits before it tries again while another connection has the file's lock. The lock
+/// is free for moments only between the transactions of busy processes, and SQLite has no queue: only an
+/// operation that asks often does not starve.
 pub(super) const BUSY_PAUSE: Duration = Duration::from_millis(1);
 
 /// Until when an operation with this deadline waits.
@@ -32,14 +32,13 @@ pub(super) fn until(deadline: Instant) -> Instant {
         .unwrap_or(deadline)
 }
 
-/// Whose turn it is, and the connection of that turn. `None` where the connections are a pool's, or it
-/// was lost.
+/// The turn, and its connection. `None` if the connections are a pool's, or if the connection was lost.
 pub(super) type Turn = OwnedMutexGuard<Option<SqliteConnection>>;
 
 /// Where connections come from.
 ///
 /// Operations that write take turns, in the order in which they came. SQLite has one writer at a time
-/// anyway. And so a release never overtakes an acquire of the same id, even one whose caller is gone.
+/// anyway. So a release never overtakes an acquire of the same id, even one whose caller has left.
 pub(crate) struct Connections {
     origin: Origin,
     writer: Arc<Mutex<Option<SqliteConnection>>>,

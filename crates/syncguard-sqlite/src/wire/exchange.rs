@@ -18,7 +18,7 @@ use crate::place::Place;
 
 type Rows = Result<Vec<SqliteRow>, Failed>;
 
-/// What follows a script that has succeeded, even if its caller is gone.
+/// Runs after a script that has succeeded, even if its caller has left.
 pub(crate) type Then = Arc<dyn Fn(&[SqliteRow]) + Send + Sync>;
 
 static NEXT_MARK: AtomicI64 = AtomicI64::new(1);
@@ -31,8 +31,8 @@ impl Connections {
     /// Executes a script, and tries again while another connection has the file's lock.
     ///
     /// # Cancel safety
-    /// Dropped while it waits for a turn, a connection or a retry, it sends nothing. Dropped later, the
-    /// attempt goes on in the background, and ends before the next turn.
+    /// If it is dropped while it waits for a turn, a connection or a retry, it sends nothing. If it is
+    /// dropped later, the attempt continues in the background and ends before the next turn.
     pub(crate) async fn exchange(
         &self,
         settings: &Settings,
@@ -153,7 +153,7 @@ async fn fetch(
     rows
 }
 
-/// The rows of a script that has come to its end: a reply that breaks off is none.
+/// The rows of a script that has ended: a truncated reply does not count.
 async fn fetch_all(
     connection: &mut SqliteConnection,
     script: &Script,
@@ -177,8 +177,8 @@ async fn fetch_all(
     }
 }
 
-/// On a connection of the application: it must be of the store, and SQLite itself does not wait for locks
-/// meanwhile, so that an operation keeps its deadline.
+/// For a connection of the application: it must be of the store. SQLite itself must not wait for locks in
+/// the meantime, so that the operation keeps its deadline.
 async fn on_given(
     given: &mut Connection,
     place: &Place,
@@ -205,7 +205,7 @@ async fn on_given(
     }
     let restored = sqlx::raw_sql(restore).execute(connection).await;
     if restored.is_err() {
-        // What the script did stands. The application does not get the connection back as it is.
+        // The effect of the script remains. The application must not get the connection back in this state.
         given.close_on_drop();
     }
     rows

@@ -27,7 +27,7 @@ const LIVE: &str = "expires_at_ms > {dead_by_ms}";
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
     pub(super) sql: SqlStr,
-    /// How many it has.
+    /// How many statements it has.
     pub(super) statements: usize,
     /// Whether it takes the write lock.
     pub(super) writes: bool,
@@ -90,7 +90,7 @@ impl Script {
         }
     }
 
-    /// How far it is once some of its statements have ended. The last one is the commit.
+    /// How far the script is after some of its statements. The last one is the commit.
     pub(super) fn stage(&self, ended: usize) -> Stage {
         match (self.writes, ended + 1 < self.statements) {
             (false, _) => Stage::Reading,
