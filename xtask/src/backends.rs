@@ -15,6 +15,7 @@ use crate::step::announced;
 
 mod firestore;
 mod memory;
+mod observed;
 mod postgres;
 mod redis;
 mod sqlite;
@@ -33,7 +34,7 @@ pub(crate) struct Backend {
     pub(crate) name: &'static str,
     /// What it runs on; `None` for one that needs no server.
     pub(crate) service: Option<Service>,
-    /// Runs the suite on the store at an address, or fails to reach it.
+    /// Runs the suite on the store at an address, through telemetry, or fails to reach it.
     pub(crate) conformance: fn(String, RunOptions) -> Suite,
 }
 

@@ -78,7 +78,7 @@
 //! backend publishes beside its release; its `Display` is for the terminal.
 //!
 //! ```
-//! # mod harness { include!("../tests/support/memory.rs"); }
+//! # mod harness { include!("../tests/integration/harness.rs"); }
 //! # use harness::MemoryHarness;
 //! use std::sync::Arc;
 //! use syncguard_conformance::{RunOptions, run};
@@ -117,8 +117,9 @@
 //!
 //! # What it cannot show
 //!
-//! Whatever needs the store's own means: restarts, lost connections, foreign data under a key. Those
-//! belong in the backend's own tests.
+//! Whatever needs the store's own means. The feature `faults` adds cases for what a broken network and a server
+//! that hangs do: see the module `faults`. Restarts and foreign data under a key belong in the backend's own
+//! tests.
 
 mod bench;
 mod capture;
@@ -126,6 +127,8 @@ pub mod cases;
 mod client;
 mod clock;
 mod diagnosis;
+#[cfg(feature = "faults")]
+pub mod faults;
 mod harness;
 mod keyspace;
 mod known;

@@ -17,7 +17,7 @@ use crate::{Bench, CaseResult, DEFAULT_CASE_TIMEOUT, Harness, Outcome};
 /// several set-ups in one file, put each into a module of its own:
 ///
 /// ```
-/// # mod harness { include!("../tests/support/memory.rs"); }
+/// # mod harness { include!("../tests/integration/harness.rs"); }
 /// # use harness::MemoryHarness;
 /// mod fresh {
 ///     use super::*;

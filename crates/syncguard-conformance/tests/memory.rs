@@ -1,6 +1,6 @@
 //! The suite on the memory backend: what a backend's `tests/conformance.rs` looks like.
 
-#[path = "support/memory.rs"]
+#[path = "integration/harness.rs"]
 mod harness;
 
 use harness::MemoryHarness;

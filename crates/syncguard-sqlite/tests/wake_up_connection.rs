@@ -2,6 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "integration/common.rs"]
 mod common;
 
 use std::time::Duration;

@@ -1,9 +1,7 @@
-use std::sync::Arc;
-
 use syncguard_firestore::FirestoreOptions;
 use syncguard_testkit::{FirestoreEmulator, install};
 
-use super::{Backend, Running, Service};
+use super::{Backend, Running, Service, observed};
 
 #[path = "harness/firestore.rs"]
 mod harness;
@@ -21,7 +19,7 @@ pub(super) const BACKEND: Backend = Backend {
     conformance: |host, options| {
         Box::pin(async move {
             let harness = harness::FirestoreHarness::new(&host, FirestoreOptions::new()).await?;
-            Ok(syncguard_conformance::run(Arc::new(harness), options).await)
+            Ok(observed::run(harness, options).await)
         })
     },
 };

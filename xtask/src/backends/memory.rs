@@ -1,6 +1,4 @@
-use std::sync::Arc;
-
-use super::Backend;
+use super::{Backend, observed};
 
 #[path = "harness/memory.rs"]
 mod harness;
@@ -9,7 +7,6 @@ pub(super) const BACKEND: Backend = Backend {
     name: "memory",
     service: None,
     conformance: |_, options| {
-        let harness = Arc::new(harness::MemoryHarness::default());
-        Box::pin(async { Ok(syncguard_conformance::run(harness, options).await) })
+        Box::pin(async { Ok(observed::run(harness::MemoryHarness::default(), options).await) })
     },
 };

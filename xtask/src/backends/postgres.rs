@@ -1,8 +1,6 @@
-use std::sync::Arc;
-
 use syncguard_testkit::{PostgresServer, install};
 
-use super::{Backend, Running, Service};
+use super::{Backend, Running, Service, observed};
 
 #[path = "harness/postgres.rs"]
 mod harness;
@@ -19,8 +17,8 @@ pub(super) const BACKEND: Backend = Backend {
     }),
     conformance: |url, options| {
         Box::pin(async move {
-            let harness = Arc::new(harness::PostgresHarness::new(&url).await?);
-            Ok(syncguard_conformance::run(harness, options).await)
+            let harness = harness::PostgresHarness::new(&url).await?;
+            Ok(observed::run(harness, options).await)
         })
     },
 };

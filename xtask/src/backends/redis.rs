@@ -1,9 +1,7 @@
-use std::sync::Arc;
-
 use syncguard_conformance::Harness as _;
 use syncguard_testkit::{RedisServer, install};
 
-use super::{Backend, Running, Service};
+use super::{Backend, Running, Service, observed};
 
 #[path = "harness/redis.rs"]
 mod harness;
@@ -20,10 +18,10 @@ pub(super) const BACKEND: Backend = Backend {
     }),
     conformance: |url, options| {
         Box::pin(async move {
-            let harness = Arc::new(harness::RedisHarness::new(&url));
+            let harness = harness::RedisHarness::new(&url);
             // A server that cannot be reached is one failure, not one of every case.
             let _ = harness.connect().await?;
-            Ok(syncguard_conformance::run(harness, options).await)
+            Ok(observed::run(harness, options).await)
         })
     },
 };

@@ -1,9 +1,8 @@
 use std::path::Path;
-use std::sync::Arc;
 
 use tempfile::TempDir;
 
-use super::{Backend, Running, Service};
+use super::{Backend, Running, Service, observed};
 
 #[path = "harness/sqlite.rs"]
 mod harness;
@@ -21,8 +20,8 @@ pub(super) const BACKEND: Backend = Backend {
     }),
     conformance: |path, options| {
         Box::pin(async move {
-            let harness = Arc::new(harness::SqliteHarness::at(Path::new(&path), ()));
-            Ok(syncguard_conformance::run(harness, options).await)
+            let harness = harness::SqliteHarness::at(Path::new(&path), ());
+            Ok(observed::run(harness, options).await)
         })
     },
 };

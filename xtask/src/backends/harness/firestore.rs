@@ -1,1 +1,1 @@
-../../../../crates/syncguard-firestore/tests/support/firestore.rs
+../../../../crates/syncguard-firestore/tests/integration/harness.rs

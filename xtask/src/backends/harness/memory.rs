@@ -1,1 +1,1 @@
-../../../../crates/syncguard-conformance/tests/support/memory.rs
+../../../../crates/syncguard-conformance/tests/integration/harness.rs

@@ -1,1 +1,1 @@
-../../../../crates/syncguard-postgres/tests/support/postgres.rs
+../../../../crates/syncguard-postgres/tests/integration/harness.rs

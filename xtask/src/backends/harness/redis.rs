@@ -1,1 +1,1 @@
-../../../../crates/syncguard-redis/tests/support/redis.rs
+../../../../crates/syncguard-redis/tests/integration/harness.rs

@@ -1,1 +1,1 @@
-../../../../crates/syncguard-sqlite/tests/support/sqlite.rs
+../../../../crates/syncguard-sqlite/tests/integration/harness.rs

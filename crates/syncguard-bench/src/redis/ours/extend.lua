@@ -1,1 +1,0 @@
-../../../../syncguard-redis/src/lua/extend.lua

@@ -1,0 +1,192 @@
+//! Many callers at once while the store is away, connections break, or callers go away.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use syncguard_core::{ErrorCode, LockError};
+use syncguard_testkit::Faults;
+
+use crate::faults::client::Client;
+use crate::faults::steps::{
+    BEFORE_LONG, LONG, acquire, by, eventually, is_held, is_outage_code, release,
+};
+use crate::faults::{Fixture, Target};
+
+/// Callers that ask again and again.
+const CALLERS: usize = 64;
+
+/// Each of them asks about a hundred times a second.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// For how long the store is away, or connections keep breaking.
+const TROUBLE: Duration = Duration::from_secs(3);
+
+/// What a busy machine may add to a deadline.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// The store is away for some seconds under many acquires. Only acquires that may have reached it are
+/// released in the background, not each that fails because there is no connection. Once the store is
+/// back, they are released and acquires succeed.
+pub async fn the_store_is_away_under_many_acquires<T: Target>(fixture: Fixture<T>) {
+    const DEADLINES: u32 = 3;
+    // Some stores wait for a connection until the deadline.
+    let timeout = TROUBLE / DEADLINES;
+    let (direct, network) = (fixture.direct().await, fixture.network());
+    let client = network
+        .client_with(|builder| builder.operation_timeout(timeout))
+        .await;
+    let (over, failed, back) = (
+        AtomicBool::new(false),
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+    );
+    let is_back = AtomicBool::new(false);
+    let callers = (0..CALLERS).map(async |caller| {
+        let mut unknown = Vec::new();
+        for attempt in 0.. {
+            if over.load(Ordering::Relaxed) {
+                break;
+            }
+            let key = fixture.key(&format!("{caller}:{attempt}"));
+            match client.locks.try_lock(&key).ttl(LONG).await {
+                Ok(guard) => {
+                    drop(guard.expect("the key is held"));
+                    if is_back.load(Ordering::Relaxed) {
+                        back.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                Err(error) => {
+                    failed.fetch_add(1, Ordering::Relaxed);
+                    if error.outcome_unknown() {
+                        unknown.push(key);
+                    }
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        unknown
+    });
+    let trouble = async {
+        tokio::time::sleep(PAUSE * 20).await;
+        network.set(Faults::REFUSE);
+        let mut most_pending = 0;
+        let started = Instant::now();
+        while started.elapsed() < TROUBLE {
+            tokio::time::sleep(PAUSE).await;
+            most_pending = most_pending.max(client.locks.pending());
+        }
+        network.set(Faults::NONE);
+        let again = async || client.locks.try_lock(fixture.key("again")).await.ok();
+        let _ = eventually("an acquire after the store's return", again).await;
+        is_back.store(true, Ordering::Relaxed);
+        let all = async || (back.load(Ordering::Relaxed) >= 2 * CALLERS).then_some(());
+        eventually("acquires of all callers", all).await;
+        over.store(true, Ordering::Relaxed);
+        most_pending
+    };
+    let (unknown, most_pending) = tokio::join!(join_all(callers), trouble);
+    let (failed, unknown) = (failed.into_inner(), unknown.concat());
+    assert!(failed >= CALLERS, "only {failed} acquires failed");
+    // Each caller may have had one acquire in flight for each deadline, and the release of its guard.
+    let most = CALLERS * (2 + DEADLINES as usize);
+    assert!(
+        most_pending <= most && unknown.len() <= most,
+        "{most_pending} background releases were pending and the outcome of {} acquires was unknown, \
+         of {failed} that failed; no more than {most} can have been sent",
+        unknown.len()
+    );
+    drained(&client).await;
+    for key in unknown {
+        assert!(!is_held(&direct.locks, &key).await, "a lock stayed behind");
+    }
+}
+
+/// Callers that ask again at once keep a broken connection busy. No call outlasts its deadline, and the
+/// client works once connections last again.
+pub async fn no_call_outlasts_its_deadline_while_connections_break<T: Target>(fixture: Fixture<T>) {
+    let timeout = Duration::from_secs(2);
+    let network = fixture.network();
+    let client = network
+        .client_with(|builder| builder.operation_timeout(timeout))
+        .await;
+    let end = Instant::now() + TROUBLE;
+    let callers = (0..CALLERS).map(async |caller| {
+        let key = fixture.key(&caller.to_string());
+        while Instant::now() < end {
+            let started = Instant::now();
+            let attempt = client.locks.try_lock(&key).ttl(LONG).attempt();
+            let attempt = by(attempt, started + timeout + GRACE).await;
+            if let Err(error) = attempt.expect("an acquire outlasts its deadline") {
+                expected(&error);
+                continue;
+            }
+            let started = Instant::now();
+            let locked = by(client.locks.is_locked(&key), started + timeout + GRACE).await;
+            if let Err(error) = locked.expect("a read outlasts its deadline") {
+                expected(&error);
+            }
+        }
+    });
+    let breaking = async {
+        while Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            network.break_connections();
+        }
+    };
+    let _ = tokio::join!(join_all(callers), breaking);
+    let key = fixture.key("afterwards");
+    let works = async || client.locks.is_locked(&key).await.ok();
+    let _ = eventually("an answer once connections last", works).await;
+    drained(&client).await;
+}
+
+/// A thousand acquires of a held key are abandoned. Each is settled by a handful of releases, and the
+/// operations of others still end by their deadlines.
+pub async fn abandoned_acquires_of_a_held_key_do_not_slow_others<T: Target>(fixture: Fixture<T>) {
+    const ABANDONED: usize = 1_000;
+    const MOST_RELEASES_OF_EACH: usize = 6;
+    let (direct, network) = (fixture.direct().await, fixture.network());
+    let client = network.client().await;
+    let key = fixture.key("held");
+    let holder = acquire(&direct.locks, &key, LONG).await;
+    network.set(Faults::HOLD_REPLIES);
+    let attempts = (0..ABANDONED).map(|_| {
+        let attempt = client.locks.try_lock(&key).ttl(LONG).attempt();
+        tokio::time::timeout(Duration::from_millis(300), attempt)
+    });
+    for abandoned in join_all(attempts).await {
+        assert!(
+            abandoned.is_err(),
+            "it ended before its reply: {abandoned:?}"
+        );
+    }
+    network.set(Faults::NONE);
+    let other = fixture.key("other");
+    for _ in 0..20 {
+        // It fails if the releases hold it up until its deadline.
+        release(acquire(&client.locks, &other, LONG).await).await;
+        tokio::time::sleep(5 * PAUSE).await;
+    }
+    drained(&client).await;
+    let releases = client.watched.releases().len();
+    assert!(
+        releases <= ABANDONED * MOST_RELEASES_OF_EACH,
+        "{releases} releases for {ABANDONED} abandoned acquires"
+    );
+    release(holder).await;
+}
+
+async fn drained<T: Target>(client: &Client<T>) {
+    let drained = client.locks.drain(BEFORE_LONG).await;
+    drained.expect("background releases are still pending");
+}
+
+/// Fails unless it is an error of a broken connection, or of callers that wait for the few new ones.
+#[track_caller]
+fn expected(error: &LockError) {
+    assert!(
+        is_outage_code(error.code()) || error.code() == ErrorCode::RateLimited,
+        "{error:?}"
+    );
+}

@@ -1,0 +1,7 @@
+//! The suite itself: it refuses broken stores, passes correct ones, and reports both.
+
+mod correct;
+mod harness;
+mod mutants;
+mod registry;
+mod report;

@@ -1,0 +1,294 @@
+//! Faults of acquire.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use syncguard_core::backend::AcquireResult;
+use syncguard_core::{LockId, LockKey, ReleaseResult};
+
+use super::broken::{Answer, Ask, Fault, NOT_RELEASED, Store, lasting, now_ms};
+
+/// Takes a held key from its holder.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Steals;
+
+impl Fault for Steals {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        store.steal(ask).await
+    }
+}
+
+/// Makes an id of its own, and answers with the caller's.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GrantsAnotherId;
+
+impl Fault for GrantsAnotherId {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let id = &LockId::generate()?;
+        let mut answer = store.acquire(Ask { id, ..ask }).await?;
+        if let AcquireResult::Acquired(grant) = &mut answer {
+            grant.lock_id = *ask.id;
+        }
+        Ok(answer)
+    }
+}
+
+/// Tries again after a while before it says `Locked`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Waits;
+
+impl Fault for Waits {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if !answer.is_locked() {
+            return Ok(answer);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        store.acquire(ask).await
+    }
+}
+
+/// Says `Locked`, and takes the key once it is free.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LiesInWait;
+
+impl Fault for LiesInWait {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if answer.is_locked() {
+            let (memory, key, id) = (store.memory.clone(), ask.key.clone(), *ask.id);
+            tokio::spawn(async move {
+                for _ in 0..200 {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    if !memory.acquire(&key, &id, ask.ttl).await?.is_locked() {
+                        break;
+                    }
+                }
+                Answer::Ok(())
+            });
+        }
+        Ok(answer)
+    }
+}
+
+/// Gives the holder the contender's TTL.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ContentionMovesTtl;
+
+impl Fault for ContentionMovesTtl {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if let Some(holder) = store.holder(ask.key).await.filter(|_| answer.is_locked()) {
+            let _ = store.memory.extend(&holder.lock_id, ask.ttl).await?;
+        }
+        Ok(answer)
+    }
+}
+
+/// Writes its index before it looks whether the key is free.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IndexesLosers(Arc<Mutex<HashMap<LockId, LockKey>>>);
+
+impl Fault for IndexesLosers {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        self.0.lock().unwrap().insert(*ask.id, ask.key.clone());
+        store.acquire(ask).await
+    }
+
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let asked = self.0.lock().unwrap().remove(id);
+        let holder = match asked {
+            Some(key) => store.holder(&key).await,
+            None => None,
+        };
+        let id = holder.map_or(*id, |holder| holder.lock_id);
+        store.memory.release(&id).await
+    }
+}
+
+/// Keeps a call whose future was dropped in a queue, and sends it long after its deadline.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ArrivesLate;
+
+/// Sends what is left in it when it is dropped.
+struct Queue<'a>(Option<(&'a Store, Ask<'a>)>);
+
+impl Drop for Queue<'_> {
+    fn drop(&mut self) {
+        let Some((store, ask)) = self.0.take() else {
+            return;
+        };
+        let (memory, key, id) = (store.memory.clone(), ask.key.clone(), *ask.id);
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            // Again and again, as a driver does that retries.
+            for _ in 0..100 {
+                let _ = memory.acquire(&key, &id, ask.ttl).await;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        });
+    }
+}
+
+impl Fault for ArrivesLate {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let mut queue = Queue(Some((store, ask)));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        queue.0 = None;
+        store.acquire(ask).await
+    }
+}
+
+/// Writes the index in a second step: an acquire that is dropped before it leaves a lock that no
+/// release finds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IndexesLater(Arc<Mutex<HashSet<LockId>>>);
+
+impl Fault for IndexesLater {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        self.0.lock().unwrap().insert(*ask.id);
+        answer
+    }
+
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        if !self.0.lock().unwrap().contains(id) {
+            return Ok(NOT_RELEASED);
+        }
+        store.memory.release(id).await
+    }
+}
+
+/// Keeps one lock per id: a second key takes it away from the first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MovesTheLock;
+
+impl Fault for MovesTheLock {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let before = store.held_by(ask.id).await;
+        if before.is_some_and(|held| held.key != *ask.key) {
+            let _ = store.memory.release(ask.id).await?;
+        }
+        store.acquire(ask).await
+    }
+}
+
+/// Takes an id that holds some key for the holder of whatever key it asks for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GrantsWhatOthersHold;
+
+impl Fault for GrantsWhatOthersHold {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let holds = store.held_by(ask.id).await;
+        if holds.is_some_and(|held| held.key != *ask.key) {
+            return store.steal(ask).await;
+        }
+        store.acquire(ask).await
+    }
+}
+
+/// Answers with a grant that it does not keep.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GrantIsNotKept;
+
+impl Fault for GrantIsNotKept {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        let _ = store.memory.release(ask.id).await?;
+        Ok(answer)
+    }
+}
+
+/// Answers with a grant that it keeps a little later.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GrantIsKeptLater;
+
+impl Fault for GrantIsKeptLater {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if !answer.is_locked() {
+            let _ = store.memory.release(ask.id).await?;
+            let (memory, key, id, ttl) = (store.memory.clone(), ask.key.clone(), *ask.id, ask.ttl);
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                memory.acquire(&key, &id, ttl).await
+            });
+        }
+        Ok(answer)
+    }
+}
+
+/// Grants the key beside the one that was asked for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GrantsAnotherKey;
+
+impl Fault for GrantsAnotherKey {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let key = LockKey::new(&format!("{}'", ask.key.as_str()));
+        let key = key.unwrap_or_else(|_| ask.key.clone());
+        store.acquire(Ask { key: &key, ..ask }).await
+    }
+}
+
+/// Takes an expired lock over, and leaves the former id in it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TakeOverKeepsTheFormerId;
+
+impl Fault for TakeOverKeepsTheFormerId {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let Some(former) = store.expired_on(ask.key).await else {
+            return store.acquire(ask).await;
+        };
+        let id = &former.lock_id;
+        let mut answer = store.acquire(Ask { id, ..ask }).await?;
+        if let AcquireResult::Acquired(grant) = &mut answer {
+            grant.lock_id = *ask.id;
+        }
+        Ok(answer)
+    }
+}
+
+/// Refuses, and removes the lock for which it refuses.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RefusalReleases;
+
+impl Fault for RefusalReleases {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if let Some(holder) = store.holder(ask.key).await.filter(|_| answer.is_locked()) {
+            let _ = store.memory.release(&holder.lock_id).await?;
+        }
+        Ok(answer)
+    }
+}
+
+/// Refuses, and shortens the lock by the last millisecond.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RefusalShortens;
+
+impl Fault for RefusalShortens {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if let Some(holder) = store.holder(ask.key).await.filter(|_| answer.is_locked()) {
+            let left = lasting(holder.expires_at_ms - now_ms() - 1);
+            let _ = store.memory.extend(&holder.lock_id, left).await?;
+        }
+        Ok(answer)
+    }
+}
+
+/// Takes a held key from a holder that has extended its lock.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StealsTheExtended;
+
+impl Fault for StealsTheExtended {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let row = store.row_on(ask.key).await;
+        if row.is_some_and(|row| row.extended && row.info.lock_id != *ask.id) {
+            return store.steal(ask).await;
+        }
+        store.acquire(ask).await
+    }
+}

@@ -1,0 +1,217 @@
+//! Faults of extend.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use syncguard_core::backend::AcquireResult;
+use syncguard_core::{ExtendResult, LockId, Ttl};
+
+use super::broken::{Answer, Ask, Fault, NOT_EXTENDED, Store, lasting, now_ms};
+
+/// Adds to the remaining time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Adds;
+
+impl Fault for Adds {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let Some(held) = store.held_by(id).await else {
+            return store.memory.extend(id, ttl).await;
+        };
+        let remaining = held.expires_at_ms - now_ms();
+        let sum = lasting(remaining + ttl.as_millis());
+        store.memory.extend(id, sum).await
+    }
+}
+
+/// Keeps the later of two expiries.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NeverShortens;
+
+impl Fault for NeverShortens {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let held = store.held_by(id).await;
+        let later = held.filter(|held| held.expires_at_ms > now_ms() + ttl.as_millis());
+        match later {
+            Some(held) => Ok(ExtendResult::extended(held.expires_at_ms)),
+            None => store.memory.extend(id, ttl).await,
+        }
+    }
+}
+
+/// Counts the new TTL from the grant.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CountsFromTheGrant;
+
+impl Fault for CountsFromTheGrant {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let held = store.held_by(id).await;
+        let passed = held.map_or(0, |held| now_ms() - held.acquired_at_ms);
+        let ttl = lasting(ttl.as_millis() - passed);
+        store.memory.extend(id, ttl).await
+    }
+}
+
+/// Answers with what the client reckons.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Estimates;
+
+impl Fault for Estimates {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        Ok(match store.memory.extend(id, ttl).await? {
+            ExtendResult::Extended { expires_at_ms, .. } => {
+                ExtendResult::extended(expires_at_ms + 1)
+            }
+            not_held => not_held,
+        })
+    }
+}
+
+/// Writes the lock whether or not it is there.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Resurrects;
+
+impl Fault for Resurrects {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let answer = store.memory.extend(id, ttl).await?;
+        match store.key_of(id) {
+            Some(key) if answer.expires_at_ms().is_none() => {
+                write(store, Ask { key: &key, id, ttl }).await
+            }
+            _ => Ok(answer),
+        }
+    }
+}
+
+/// Asks whether the lock is there, not whether it has run out.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ForgetsTheExpiry;
+
+impl Fault for ForgetsTheExpiry {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let answer = store.memory.extend(id, ttl).await?;
+        match store.row_of(id) {
+            Some(row) if answer.expires_at_ms().is_none() && !row.released => {
+                let key = &row.info.key;
+                write(store, Ask { key, id, ttl }).await
+            }
+            _ => Ok(answer),
+        }
+    }
+}
+
+/// Takes for done what it asked for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AlwaysSucceeds;
+
+impl Fault for AlwaysSucceeds {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let answer = store.memory.extend(id, ttl).await?;
+        let reckoned = now_ms() + ttl.as_millis();
+        Ok(ExtendResult::extended(
+            answer.expires_at_ms().unwrap_or(reckoned),
+        ))
+    }
+}
+
+/// Trusts its index, and extends whoever holds the key now.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IgnoresOwner;
+
+impl Fault for IgnoresOwner {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let holder = match store.key_of(id) {
+            Some(key) => store.holder(&key).await,
+            None => None,
+        };
+        let id = holder.map_or(*id, |holder| holder.lock_id);
+        store.memory.extend(&id, ttl).await
+    }
+}
+
+/// Extends the lock and not the index by its id.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ForgetsTheIndex(Arc<Mutex<HashMap<LockId, i64>>>);
+
+impl Fault for ForgetsTheIndex {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if let AcquireResult::Acquired(grant) = &answer {
+            let mut index = self.0.lock().unwrap();
+            index.insert(*ask.id, grant.expires_at_ms);
+        }
+        Ok(answer)
+    }
+
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let indexed_until = self.0.lock().unwrap().get(id).copied();
+        if indexed_until.is_some_and(|until| until <= now_ms()) {
+            return Ok(NOT_EXTENDED);
+        }
+        store.memory.extend(id, ttl).await
+    }
+}
+
+/// Takes the lock anew, with a new fence.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ChangesFence;
+
+impl Fault for ChangesFence {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let Some(held) = store.held_by(id).await else {
+            return store.memory.extend(id, ttl).await;
+        };
+        let key = &held.key;
+        let _ = store.memory.release(id).await?;
+        write(store, Ask { key, id, ttl }).await
+    }
+}
+
+/// Writes the whole row: the time of acquisition is that of the extend.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ChangesAcquiredAt;
+
+impl Fault for ChangesAcquiredAt {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let Some(held) = store.held_by(id).await else {
+            return store.memory.extend(id, ttl).await;
+        };
+        let key = &held.key;
+        let _ = store.memory.release(id).await?;
+        store.memory.set_fence_counter(key, held.fence.get() - 1);
+        write(store, Ask { key, id, ttl }).await
+    }
+}
+
+/// Moves the counter on.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BurnsFence;
+
+impl Fault for BurnsFence {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        if let Some(held) = store.held_by(id).await {
+            let burnt = held.fence.get() + 1;
+            store.memory.set_fence_counter(&held.key, burnt);
+        }
+        store.memory.extend(id, ttl).await
+    }
+}
+
+/// Answers with the expiry that it has replaced.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AnswersTheOldExpiry;
+
+impl Fault for AnswersTheOldExpiry {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let held = store.held_by(id).await;
+        let answer = store.memory.extend(id, ttl).await?;
+        Ok(held.map_or(answer, |held| ExtendResult::extended(held.expires_at_ms)))
+    }
+}
+
+/// An acquire that calls itself an extend.
+async fn write(store: &Store, ask: Ask<'_>) -> Answer<ExtendResult> {
+    let grant = store.acquire(ask).await?.granted();
+    Ok(grant.map_or(NOT_EXTENDED, |grant| {
+        ExtendResult::extended(grant.expires_at_ms)
+    }))
+}

@@ -1,0 +1,200 @@
+//! Faults of the second after an expiry. The memory store takes a lease for live there.
+
+use syncguard_core::backend::{AcquireResult, Lookup};
+use syncguard_core::{ExtendResult, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl};
+use tokio::task::yield_now;
+
+use super::broken::{Answer, Ask, Fault, NOT_EXTENDED, NOT_RELEASED, Store, lasting, now_ms};
+
+fn is_overdue(held: &LockInfoDebug) -> bool {
+    held.expires_at_ms <= now_ms()
+}
+
+/// Ends a lease at its expiry: in `is_locked` alone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IsLockedEnds;
+
+impl Fault for IsLockedEnds {
+    async fn is_locked(&self, store: &Store, key: &LockKey) -> Answer<bool> {
+        let holder = store.holder(key).await;
+        Ok(holder.is_some_and(|held| !is_overdue(&held)))
+    }
+}
+
+/// The same in lookups by key.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LookupByKeyEnds;
+
+impl Fault for LookupByKeyEnds {
+    async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
+        let by_key = matches!(by, Lookup::Key(_));
+        let found = store.memory.lookup_raw(by).await?;
+        Ok(found.filter(|held| !(by_key && is_overdue(held))))
+    }
+}
+
+/// The same in lookups by id.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LookupByIdEnds;
+
+impl Fault for LookupByIdEnds {
+    async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
+        let by_id = matches!(by, Lookup::Id(_));
+        let found = store.memory.lookup_raw(by).await?;
+        Ok(found.filter(|held| !(by_id && is_overdue(held))))
+    }
+}
+
+/// The same in acquire: the key is granted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AcquireEnds;
+
+impl Fault for AcquireEnds {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let holder = store.holder(ask.key).await;
+        if holder.is_some_and(|held| is_overdue(&held) && held.lock_id != *ask.id) {
+            return store.steal(ask).await;
+        }
+        store.acquire(ask).await
+    }
+}
+
+/// The same in a replay: a new grant.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReplayEnds;
+
+impl Fault for ReplayEnds {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let held = store.held_by(ask.id).await;
+        if held.is_some_and(|held| is_overdue(&held)) {
+            return store.steal(ask).await;
+        }
+        store.acquire(ask).await
+    }
+}
+
+/// The same in extend.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendEnds;
+
+impl Fault for ExtendEnds {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let held = store.held_by(id).await;
+        if held.is_some_and(|held| is_overdue(&held)) {
+            return Ok(NOT_EXTENDED);
+        }
+        store.memory.extend(id, ttl).await
+    }
+}
+
+/// The same in release.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReleaseEnds;
+
+impl Fault for ReleaseEnds {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let held = store.held_by(id).await;
+        if held.is_some_and(|held| is_overdue(&held)) {
+            return Ok(NOT_RELEASED);
+        }
+        store.memory.release(id).await
+    }
+}
+
+/// Removes what it finds overdue.
+async fn remove_overdue(store: &Store, found: Option<LockInfoDebug>) -> Answer<()> {
+    if let Some(held) = found.filter(is_overdue) {
+        let _ = store.memory.release(&held.lock_id).await?;
+    }
+    Ok(())
+}
+
+/// Removes the lock that it has just called live.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IsLockedRemoves;
+
+impl Fault for IsLockedRemoves {
+    async fn is_locked(&self, store: &Store, key: &LockKey) -> Answer<bool> {
+        let locked = store.memory.is_locked(key).await?;
+        remove_overdue(store, store.holder(key).await).await?;
+        Ok(locked)
+    }
+}
+
+/// Removes the lock that it has just shown.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LookupRemoves;
+
+impl Fault for LookupRemoves {
+    async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
+        let found = store.memory.lookup_raw(by).await?;
+        remove_overdue(store, found.clone()).await?;
+        Ok(found)
+    }
+}
+
+/// Removes the lock for which it has just refused.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RefusalRemoves;
+
+impl Fault for RefusalRemoves {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if answer.is_locked() {
+            remove_overdue(store, store.holder(ask.key).await).await?;
+        }
+        Ok(answer)
+    }
+}
+
+/// Takes an overdue lock anew: with a new fence, or with a new time of acquisition alone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendTakesAnew<const KEEPS_FENCE: bool>;
+
+impl<const KEEPS_FENCE: bool> Fault for ExtendTakesAnew<KEEPS_FENCE> {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let Some(held) = store.held_by(id).await.filter(is_overdue) else {
+            return store.memory.extend(id, ttl).await;
+        };
+        if KEEPS_FENCE {
+            let before = held.fence.get() - 1;
+            store.memory.set_fence_counter(&held.key, before);
+        }
+        let key = &held.key;
+        let grant = store.steal(Ask { key, id, ttl }).await?.granted().unwrap();
+        Ok(ExtendResult::extended(grant.expires_at_ms))
+    }
+}
+
+/// Adds to the expiry that has passed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendAdds;
+
+impl Fault for ExtendAdds {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let held = store.held_by(id).await.filter(is_overdue);
+        let passed_ms = held.map_or(0, |held| now_ms() - held.expires_at_ms);
+        let ttl = lasting(ttl.as_millis() - passed_ms);
+        store.memory.extend(id, ttl).await
+    }
+}
+
+/// Finds the lock overdue, and in the next step extends it or takes it from the one that came first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendIsUnguarded;
+
+impl Fault for ExtendIsUnguarded {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        AcquireEnds.acquire(store, ask).await
+    }
+
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let Some(held) = store.held_by(id).await.filter(is_overdue) else {
+            return store.memory.extend(id, ttl).await;
+        };
+        yield_now().await;
+        let key = &held.key;
+        let grant = store.steal(Ask { key, id, ttl }).await?.granted().unwrap();
+        Ok(ExtendResult::extended(grant.expires_at_ms))
+    }
+}

@@ -1,0 +1,157 @@
+//! The mutants by clause and kind of fault: each cell has one, or the reason why it has none.
+
+use super::MUTANTS;
+
+const KINDS: [&str; 11] = [
+    "early",
+    "late",
+    "lost",
+    "doubled",
+    "wrong key",
+    "wrong owner",
+    "by one",
+    "after extend",
+    "after expiry",
+    "in tolerance",
+    "raced",
+];
+
+/// Why a cell has no mutant, by the letters of [`ROWS`].
+const REASONS: &[(char, &str)] = &[
+    ('a', "The clause says nothing about when."),
+    (
+        'b',
+        "It speaks of one key or id: there is no other to take for it.",
+    ),
+    ('c', "It counts and measures nothing."),
+    (
+        'd',
+        "It gives one of two answers, or one value: there is nothing else to lose or to repeat.",
+    ),
+    (
+        'e',
+        "Whether the lock was extended, or its lease has ended, makes no difference to it.",
+    ),
+    (
+        'f',
+        "Such a fault breaks another clause first, and stands there.",
+    ),
+    (
+        'g',
+        "It is one read, or one value: there are no two steps to come between.",
+    ),
+    (
+        'h',
+        "It cannot be told from a correct store: by the answers alone, or within the slack of a clock.",
+    ),
+    ('k', "The contract allows it."),
+    ('o', "Open: no case looks for it."),
+];
+
+/// A clause, and a character for each kind: `*` where there are mutants, else a reason.
+const ROWS: &[(&str, &str)] = &[
+    ("K2", "aa*d***eeeg"),
+    ("K3", "aafd*b*efeg"),
+    ("K4", "aa*d*b*eeeg"),
+    ("I3", "aa*k**ceeek"),
+    ("T1", "***fbb**ffg"),
+    ("A1", "f**f**ce*ff"),
+    ("A2", "f***f***f*f"),
+    ("A3", "aaf*bbcf*f*"),
+    ("A4", "a*d*bbcoeog"),
+    ("A5", "*********f*"),
+    ("A6", "**ddbb*e*e*"),
+    ("R1", "***ff*c*ff*"),
+    ("R2", "aad*ffce*ff"),
+    ("R3", "aadd***e*f*"),
+    ("R4", "aa**fbh**og"),
+    ("R5", "aaffbbceff*"),
+    ("X1", "****ffh*f*f"),
+    ("X2", "*fddbb*efff"),
+    ("X3", "aa**f*ce*f*"),
+    ("X4", "a*d*ff*ef**"),
+    ("X5", "aaddb*ceeeg"),
+    ("L1", "f****bc**fg"),
+    ("L2", "f*fd****ff*"),
+    ("L3", "f*dfbbce*ff"),
+    ("L4", "f*ffbb*ef*g"),
+    ("L5", "aadd*bceeeg"),
+    ("N1", "***f****ff*"),
+    ("N2", "aad*ff*eeef"),
+    ("N3", "f*df**ff*ff"),
+    ("N4", "aa*f*b*eeeg"),
+    ("N5", "f*d*bb*eeef"),
+    ("N6", "f*ffbb*f**g"),
+    ("E1", "*f*dffh**ff"),
+    ("E2", "f*ddbb**efg"),
+    ("E3", "ffddbbcee**"),
+    ("W1", "**kdbbh*e*g"),
+    ("W2", "kh**fbceee*"),
+    ("F1", "aa**fbfffff"),
+    ("F2", "aa*df*ce*eg"),
+    ("F3", "a*d*fb*e*eg"),
+    ("F4", "aa**fbf*f*g"),
+    ("C1", "a**dbbceeef"),
+    ("C4", "aa*dbbcefff"),
+    ("O1", "aaddbbceoo*"),
+    ("O2", "aa*d**c***g"),
+    ("D1", "a**dbbceeeg"),
+    ("P1", "*f*dfbc*e*f"),
+    ("P2", "aah*bb*eeeg"),
+    ("S1", "aa*db*ceeef"),
+];
+
+/// How many mutants are of a clause and a kind.
+fn count(clause: &str, kind: &str) -> usize {
+    let of_cell = |mutant: &&super::Mutant| {
+        let (_, of_clause, of_kind, _) = **mutant;
+        of_clause == clause && of_kind.replace('_', " ") == kind
+    };
+    MUTANTS.iter().filter(of_cell).count()
+}
+
+#[test]
+fn every_kind_of_fault_of_every_clause_has_a_mutant_or_a_reason() {
+    let mut mutants = 0;
+    for (clause, row) in ROWS {
+        assert_eq!(row.len(), KINDS.len(), "{clause}");
+        for (kind, cell) in KINDS.iter().zip(row.chars()) {
+            let count = count(clause, kind);
+            mutants += count;
+            let explained = REASONS.iter().any(|(letter, _)| *letter == cell);
+            let expected = if count > 0 { cell == '*' } else { explained };
+            assert!(expected, "{clause} {kind}: {count} mutants, and `{cell}`");
+        }
+    }
+    assert_eq!(
+        mutants,
+        MUTANTS.len(),
+        "mutants of an unlisted clause or kind"
+    );
+}
+
+/// The tables that readers see are these.
+#[test]
+fn the_page_shows_the_kinds() {
+    let mut table = String::new();
+    for (clause, row) in ROWS {
+        table.push_str(&format!("| **{clause}** |"));
+        for (kind, cell) in KINDS.iter().zip(row.chars()) {
+            match count(clause, kind) {
+                0 => table.push_str(&format!(" {cell} |")),
+                count => table.push_str(&format!(" {count} |")),
+            }
+        }
+        table.push('\n');
+    }
+    for (letter, reason) in REASONS {
+        table.push_str(&format!("- `{letter}`: {reason}\n"));
+    }
+    let page = include_str!("../../../src/mutants.md");
+    let shown: String = page
+        .lines()
+        .filter(|line| line.starts_with("| **") || line.starts_with("- `"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    assert_eq!(shown, table, "src/mutants.md should show:\n{table}");
+}

@@ -1,0 +1,116 @@
+//! The list of cases against the contract, and against the cases' own pages.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use syncguard_conformance::cases;
+use syncguard_core::backend::clauses;
+
+#[test]
+fn every_clause_of_the_contract_has_a_case() {
+    let proven: BTreeSet<_> = cases()
+        .iter()
+        .flat_map(|case| case.clauses)
+        .copied()
+        .collect();
+    let open: Vec<_> = clauses()
+        .into_iter()
+        .filter(|clause| !proven.contains(clause.id))
+        .collect();
+    assert!(open.is_empty(), "clauses without a case: {open:?}");
+}
+
+#[test]
+fn every_case_names_clauses_of_the_contract() {
+    let known: BTreeSet<_> = clauses().into_iter().map(|clause| clause.id).collect();
+    for case in cases() {
+        assert!(!case.clauses.is_empty(), "{} proves nothing", case.name);
+        let named: BTreeSet<_> = case.clauses.iter().copied().collect();
+        assert_eq!(
+            named.len(),
+            case.clauses.len(),
+            "{} repeats a clause",
+            case.name
+        );
+        assert!(
+            named.is_subset(&known),
+            "{} names an unknown clause: {named:?}",
+            case.name
+        );
+    }
+}
+
+#[test]
+fn names_are_unique_and_a_path_of_group_and_case() {
+    let names: BTreeSet<_> = cases().into_iter().map(|case| case.name).collect();
+    assert_eq!(names.len(), cases().len());
+    assert!(
+        names.iter().all(|name| name.split("::").count() == 2),
+        "{names:?}"
+    );
+    assert!(
+        names.len() >= 60,
+        "the suite shrank to {} cases",
+        names.len()
+    );
+}
+
+/// A case that is written but not listed would never run, and its page would promise what nobody
+/// proves.
+#[test]
+fn the_list_is_what_the_pages_say() {
+    let mut pages = BTreeMap::new();
+    for (group, source) in [
+        ("acquire", include_str!("../../src/cases/acquire.rs")),
+        (
+            "auto_extend",
+            include_str!("../../src/cases/auto_extend.rs"),
+        ),
+        ("boundary", include_str!("../../src/cases/boundary.rs")),
+        ("cancel", include_str!("../../src/cases/cancel.rs")),
+        (
+            "concurrency",
+            include_str!("../../src/cases/concurrency.rs"),
+        ),
+        ("errors", include_str!("../../src/cases/errors.rs")),
+        ("expiry", include_str!("../../src/cases/expiry.rs")),
+        ("extend", include_str!("../../src/cases/extend.rs")),
+        ("fencing", include_str!("../../src/cases/fencing.rs")),
+        ("keys", include_str!("../../src/cases/keys.rs")),
+        ("listing", include_str!("../../src/cases/listing.rs")),
+        ("lookup", include_str!("../../src/cases/lookup.rs")),
+        ("patterns", include_str!("../../src/cases/patterns.rs")),
+        ("races", include_str!("../../src/cases/races.rs")),
+        ("release", include_str!("../../src/cases/release.rs")),
+        ("tolerance", include_str!("../../src/cases/tolerance.rs")),
+        ("upkeep", include_str!("../../src/cases/upkeep.rs")),
+        ("waiting", include_str!("../../src/cases/waiting.rs")),
+    ] {
+        let mut page: Vec<&str> = Vec::new();
+        for line in source.lines() {
+            if let Some(text) = line.strip_prefix("///") {
+                page.push(text.trim());
+            } else if let Some(rest) = line.strip_prefix("pub async fn ") {
+                let case = rest.split('<').next().unwrap();
+                let proves = page.iter().find_map(|line| line.strip_prefix("Proves "));
+                let proves = proves.unwrap_or_else(|| panic!("{group}::{case} proves nothing"));
+                let clauses = proves
+                    .split('.')
+                    .next()
+                    .unwrap()
+                    .split(", ")
+                    .collect::<Vec<_>>();
+                pages.insert(format!("{group}::{case}"), (page[0].to_owned(), clauses));
+                page.clear();
+            } else {
+                page.clear();
+            }
+        }
+    }
+    let list = cases().into_iter().map(|case| {
+        (
+            case.name.to_owned(),
+            (case.summary.to_owned(), case.clauses.to_vec()),
+        )
+    });
+    assert_eq!(list.collect::<BTreeMap<_, _>>(), pages);
+}

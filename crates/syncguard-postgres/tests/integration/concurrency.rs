@@ -1,0 +1,309 @@
+//! Many at once: contenders see `Acquired` or `Locked`, and nothing stays behind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use sqlx::AssertSqlSafe;
+use syncguard_core::backend::Lookup;
+use syncguard_core::{ErrorCode, LockOptions, Locks};
+use syncguard_postgres::{PostgresBackend, PostgresOptions};
+
+use crate::common::history::History;
+use crate::common::{BareCalls as _, Fixture, id, key, pool, ttl};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A URL whose sessions have a setting.
+fn with_setting(url: &str, setting: &str, value: &str) -> String {
+    format!("{url}?options[{setting}]={value}")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn contenders_under_a_stricter_isolation_see_acquired_or_locked() {
+    for isolation in ["repeatable%20read", "serializable"] {
+        let fixture = Fixture::new().await;
+        let url = with_setting(&fixture.url, "default_transaction_isolation", isolation);
+        let options = fixture.named(PostgresOptions::new().max_connections(25));
+        let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
+        let history = Arc::new(History::default());
+        let contenders = (0..50).map(|_| {
+            let (backend, history) = (backend.clone(), history.clone());
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    let id = id();
+                    let answer = backend
+                        .acquire(&key("strict"), &id, ttl(60_000))
+                        .await
+                        .unwrap();
+                    let Some(grant) = answer.granted() else {
+                        continue;
+                    };
+                    let acquired_at_ms = grant.expires_at_ms - 60_000;
+                    history.granted(id, grant.fence.get(), acquired_at_ms, grant.expires_at_ms);
+                    let extended = backend.extend(&id, ttl(60_000)).await.unwrap();
+                    history.extended(id, extended.expires_at_ms().unwrap());
+                    assert!(backend.lookup_raw(Lookup::Id(&id)).await.unwrap().is_some());
+                    history.releasing(id);
+                    assert!(backend.release(&id).await.unwrap().is_released());
+                }
+            })
+        });
+        for contender in join_all(contenders).await {
+            contender.unwrap();
+        }
+        assert!(history.grants() >= 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_simultaneous_contenders_exactly_one_wins() {
+    let fixture = Fixture::new().await;
+    let backend = fixture
+        .another_backend(PostgresOptions::new().max_connections(16))
+        .await;
+    for round in 0..100 {
+        let key = key(&format!("race:{round}"));
+        let attempts = (0..16).map(|_| {
+            let (backend, key) = (backend.clone(), key.clone());
+            tokio::spawn(async move { backend.acquire(&key, &id(), ttl(60_000)).await.unwrap() })
+        });
+        let answers = join_all(attempts).await;
+        let granted = answers
+            .into_iter()
+            .filter_map(|answer| answer.unwrap().granted());
+        assert_eq!(granted.count(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_tasks_on_few_keys_lose_no_lock() {
+    const TASKS: usize = 64;
+    const CYCLES: usize = 200;
+    let fixture = Fixture::new().await;
+    let released = Arc::new(AtomicUsize::new(0));
+    let histories: Arc<Vec<History>> = Arc::new((0..16).map(|_| History::default()).collect());
+    let tasks = (0..TASKS).map(|task| {
+        let (backend, released) = (fixture.backend.clone(), released.clone());
+        let histories = histories.clone();
+        tokio::spawn(async move {
+            for cycle in 0..CYCLES {
+                let index = (task + cycle) % 16;
+                let (key, id) = (key(&format!("few:{index}")), id());
+                let Some(grant) = backend
+                    .acquire(&key, &id, ttl(60_000))
+                    .await
+                    .unwrap()
+                    .granted()
+                else {
+                    continue;
+                };
+                let history = &histories[index];
+                let acquired_at_ms = grant.expires_at_ms - 60_000;
+                history.granted(id, grant.fence.get(), acquired_at_ms, grant.expires_at_ms);
+                history.releasing(id);
+                assert!(
+                    backend.release(&id).await.unwrap().is_released(),
+                    "a lost lock"
+                );
+                released.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    });
+    for task in join_all(tasks).await {
+        task.unwrap();
+    }
+    assert_eq!(fixture.number("SELECT count(*) FROM {locks}").await, 0);
+    assert!(
+        released.load(Ordering::Relaxed) > 16,
+        "it was a test of something"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acquires_that_are_timed_out_at_any_moment_leave_no_lock() {
+    let fixture = Fixture::new().await;
+    let tasks = (0..8_u64).map(|task| {
+        let locks = fixture.locks.clone();
+        tokio::spawn(async move {
+            let mut granted = 0;
+            for round in 0..250 {
+                let (key, patience) = if round == 249 {
+                    // However slow the machine is, some must come through.
+                    (format!("patient:{task}"), MINUTE)
+                } else {
+                    // 0.1 to 50 ms, most of them about as long as an acquire takes.
+                    let micros = 100 + (round * 8 + task) * (round * 8 + task) * 499 / 40_000;
+                    let key = format!("hasty:{}", (task + round) % 16);
+                    (key, Duration::from_micros(micros))
+                };
+                let attempt = locks.try_lock(&key).ttl(MINUTE);
+                let attempt = tokio::time::timeout(patience, attempt).await;
+                // Dropping a guard releases it, too.
+                if let Ok(Ok(Some(_guard))) = attempt {
+                    granted += 1;
+                }
+            }
+            granted
+        })
+    });
+    let granted: u32 = join_all(tasks)
+        .await
+        .into_iter()
+        .map(|task| task.unwrap())
+        .sum();
+    fixture.locks.drain(Duration::from_secs(30)).await.unwrap();
+    assert_eq!(
+        fixture.number("SELECT count(*) FROM {locks}").await,
+        0,
+        "no key waits for a TTL"
+    );
+    assert!(
+        (1..2_000).contains(&granted),
+        "some came through, some did not: {granted}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_timeout_that_races_the_grant_leaves_no_lock() {
+    let fixture = Fixture::new().await;
+    let url = with_setting(&fixture.url, "statement_timeout", "3ms");
+    let options = fixture.named(PostgresOptions::new());
+    let hasty = PostgresBackend::connect_with(&url, options).await.unwrap();
+    let (mut granted, mut cancelled) = (0, 0);
+    for round in 0..500_u64 {
+        let (key, id) = (key(&format!("cancelled:{}", round % 50)), id());
+        // Someone is at the key until about the moment at which the server gives up.
+        let mut other = fixture.sql.begin().await.unwrap();
+        sqlx::query("SELECT pg_advisory_xact_lock(hashtext($1))")
+            .bind(key.as_str())
+            .execute(&mut *other)
+            .await
+            .unwrap();
+        let busy = async {
+            tokio::time::sleep(Duration::from_micros(1_000 + (round % 50) * 60)).await;
+            other.rollback().await.unwrap();
+        };
+        let (answer, ()) = tokio::join!(hasty.acquire(&key, &id, ttl(60_000)), busy);
+        match answer {
+            Ok(answer) => {
+                assert!(answer.granted().is_some(), "nobody holds the key");
+                granted += 1;
+                assert!(fixture.backend.release(&id).await.unwrap().is_released());
+            }
+            Err(error) => {
+                assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error:?}");
+                cancelled += 1;
+                let orphan = fixture.backend.release(&id).await.unwrap();
+                assert!(!orphan.is_released(), "cancelled, and granted all the same");
+            }
+        }
+    }
+    assert!(
+        granted > 10 && cancelled > 10,
+        "a race: {granted} granted, {cancelled} cancelled"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holders_may_use_the_locks_own_pool_of_one() {
+    let fixture = Fixture::new().await;
+    let pool = pool(&fixture.url, 1).await;
+    let options = fixture.named(PostgresOptions::new());
+    let locks = Locks::new(PostgresBackend::with_pool(pool.clone(), options).unwrap());
+    let holders = (0..10).map(|holder| {
+        let (locks, pool) = (locks.clone(), pool.clone());
+        tokio::spawn(async move {
+            let patient = LockOptions::new()
+                .max_retries(1_000)
+                .retry_delay(Duration::from_millis(5))
+                .timeout(Duration::from_secs(30));
+            let key = format!("pool:{}", holder % 3);
+            let receipt = locks
+                .lock(key)
+                .options(&patient)
+                .run(async |_| {
+                    let query = sqlx::query_scalar::<_, i32>("SELECT 1");
+                    query.fetch_one(&pool).await.unwrap()
+                })
+                .await
+                .unwrap();
+            assert!(!receipt.overran());
+            receipt.into_value()
+        })
+    });
+    for holder in join_all(holders).await {
+        assert_eq!(holder.unwrap(), 1);
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_abandoned_while_it_waits_in_the_server_is_not_granted_later() {
+    let fixture = Fixture::new().await;
+    let mut other = fixture.sql.begin().await.unwrap();
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtext('stuck'))")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    // Otherwise the server would end the wait.
+    let url = format!("{}?options[lock_timeout]=0", fixture.url);
+    let options = fixture.named(PostgresOptions::new());
+    let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
+    let locks = Locks::new(backend);
+    let attempt = locks.try_lock("stuck").ttl(MINUTE);
+    let attempt = tokio::time::timeout(Duration::from_millis(50), attempt).await;
+    assert!(attempt.is_err());
+    // After that nobody releases it.
+    locks.drain(Duration::from_secs(10)).await.unwrap();
+    let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+                   AND objid::bigint = hashtext('stuck')::bigint & 4294967295";
+    assert_eq!(
+        fixture.number(waiting).await,
+        1,
+        "it still waits in the server"
+    );
+    other.rollback().await.unwrap();
+    while fixture.number(waiting).await > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(fixture.number("SELECT count(*) FROM {locks}").await, 0);
+}
+
+#[tokio::test]
+async fn futures_of_release_dropped_at_any_poll_free_the_key() {
+    let fixture = Fixture::new().await;
+    let locks = &fixture.locks;
+    for polls in 0.. {
+        let guard = locks
+            .try_lock("dropped")
+            .ttl(MINUTE)
+            .await
+            .unwrap()
+            .expect("it was freed");
+        let mut release = Box::pin(guard.release());
+        let mut finished = false;
+        for _ in 0..polls {
+            finished = std::future::poll_fn(|context| {
+                std::task::Poll::Ready(release.as_mut().poll(context).is_ready())
+            })
+            .await;
+            if finished {
+                break;
+            }
+            tokio::time::sleep(Duration::from_micros(300)).await;
+        }
+        drop(release);
+        locks.drain(Duration::from_secs(5)).await.unwrap();
+        let sql = fixture.filled("SELECT count(*) FROM {locks}");
+        let left: i64 = sqlx::query_scalar(AssertSqlSafe(sql))
+            .fetch_one(&fixture.sql)
+            .await
+            .unwrap();
+        assert_eq!(left, 0, "dropped after {polls} polls");
+        if finished {
+            return;
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What happens to time while an operation waits inside the server.
+
+use std::time::{Duration, Instant};
+
+use sqlx::{AssertSqlSafe, Postgres, Transaction};
+use syncguard_core::{Backoff, LockOptions};
+use syncguard_postgres::PostgresBackend;
+
+use crate::common::{BareCalls as _, Fixture, id, key, ttl};
+
+async fn holding(fixture: &Fixture, sql: &str) -> Transaction<'static, Postgres> {
+    let mut transaction = fixture.sql.begin().await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(fixture.filled(sql)))
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    transaction
+}
+
+#[tokio::test]
+async fn of_a_stalled_extend_and_an_acquire_exactly_one_succeeds() {
+    // The row is freed inside the tolerance, after it, and long after it.
+    for (acquire_after, freed_after) in [(100, 200), (700, 900), (700, 1_500), (100, 1_500)] {
+        let fixture = Fixture::new().await;
+        let (key, first) = (key("stalled"), id());
+        let _ = fixture
+            .backend
+            .acquire(&key, &first, ttl(60_000))
+            .await
+            .unwrap();
+        fixture.age("stalled", Duration::from_millis(500)).await;
+        let busy = holding(&fixture, "SELECT * FROM {locks} FOR UPDATE").await;
+
+        let (backend, second) = (fixture.backend.clone(), id());
+        let extend = tokio::spawn({
+            let backend = backend.clone();
+            async move { backend.extend(&first, ttl(60_000)).await.unwrap() }
+        });
+        let acquire = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(acquire_after)).await;
+            backend.acquire(&key, &second, ttl(60_000)).await.unwrap()
+        });
+        tokio::time::sleep(Duration::from_millis(freed_after)).await;
+        busy.rollback().await.unwrap();
+
+        let extended = extend.await.unwrap().expires_at_ms();
+        let acquired = acquire.await.unwrap().granted();
+        let both = extended.is_some() && acquired.is_some();
+        assert!(!both, "{extended:?} {acquired:?}");
+        if acquire_after == 700 {
+            // By then the tolerance was over: one of them gets the key.
+            assert!(extended.is_some() || acquired.is_some());
+        }
+        let holder = extended
+            .map(|_| first)
+            .or(acquired.map(|grant| grant.lock_id));
+        if let Some(holder) = holder {
+            assert!(
+                fixture
+                    .backend
+                    .release(&holder)
+                    .await
+                    .unwrap()
+                    .is_released()
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_extend_that_waited_counts_from_after_the_wait() {
+    let fixture = Fixture::new().await;
+    let (key, id) = (key("late"), id());
+    let _ = fixture
+        .backend
+        .acquire(&key, &id, ttl(60_000))
+        .await
+        .unwrap();
+    let busy = holding(&fixture, "SELECT * FROM {locks} FOR UPDATE").await;
+    let backend = fixture.backend.clone();
+    let extend = tokio::spawn(async move { backend.extend(&id, ttl(5_000)).await.unwrap() });
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let freed = fixture.server_now_ms().await;
+    busy.rollback().await.unwrap();
+    let expires_at_ms = extend.await.unwrap().expires_at_ms().unwrap();
+    assert!(expires_at_ms >= freed + 5_000);
+}
+
+#[tokio::test]
+async fn a_blocked_acquire_is_locked_or_gets_its_full_ttl() {
+    let blockers = [
+        "SELECT pg_advisory_xact_lock(hashtext('blocked'))",
+        "SELECT * FROM {fences} FOR UPDATE",
+        "SELECT * FROM {locks} FOR UPDATE",
+        // After its commit there is no row left whose newest version an upsert would check.
+        "DELETE FROM {locks}",
+    ];
+    for blocker in blockers {
+        for (ttl, blocked_ms) in [(300, 900), (300, 250), (600, 550), (60_000, 100)] {
+            let fixture = Fixture::new().await;
+            // A former holder, long gone, so that there is a row to block.
+            let former = fixture
+                .locks
+                .try_lock("blocked")
+                .ttl(Duration::from_secs(60))
+                .await;
+            let _ = former.unwrap().unwrap().detach();
+            fixture.age("blocked", Duration::from_secs(5)).await;
+
+            let busy = holding(&fixture, blocker).await;
+            let locks = fixture.locks.clone();
+            let attempt = tokio::spawn(async move {
+                locks
+                    .try_lock("blocked")
+                    .ttl(Duration::from_millis(ttl))
+                    .await
+            });
+            tokio::time::sleep(Duration::from_millis(blocked_ms)).await;
+            let freed = fixture.server_now_ms().await;
+            busy.commit().await.unwrap();
+            let what = format!("{blocker}, TTL {ttl} ms, blocked {blocked_ms} ms");
+            match attempt.await.unwrap() {
+                Ok(None) => assert!(blocked_ms > 200, "{what}: refused without need"),
+                Ok(Some(guard)) => {
+                    let ttl = i64::try_from(ttl).unwrap();
+                    assert!(guard.expires_at_ms() >= freed + ttl, "{what}: born late");
+                    assert!(guard.release().await.unwrap().is_released());
+                }
+                // Answered, but after the local clock had counted the TTL down.
+                Err(error) => assert!(
+                    error.outcome_unknown() && blocked_ms > 200,
+                    "{what}: {error:?}"
+                ),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_blocked_for_three_ttls_is_locked() {
+    let fixture = Fixture::new().await;
+    let busy = holding(
+        &fixture,
+        "SELECT pg_advisory_xact_lock(hashtext('blocked'))",
+    )
+    .await;
+    let locks = fixture.locks.clone();
+    let ttl = Duration::from_millis(300);
+    let attempt = tokio::spawn(async move { locks.try_lock("blocked").ttl(ttl).await });
+    tokio::time::sleep(ttl * 3).await;
+    busy.rollback().await.unwrap();
+    assert!(attempt.await.unwrap().unwrap().is_none());
+    assert!(!fixture.locks.is_locked("blocked").await.unwrap());
+    let next = fixture.locks.try_lock("blocked").ttl(ttl).await.unwrap();
+    assert!(next.is_some(), "and then it is free");
+}
+
+#[tokio::test]
+async fn a_waiter_that_waited_for_another_holder_gets_the_full_ttl() {
+    let fixture = Fixture::new().await;
+    let ttl = Duration::from_millis(1_500);
+    let former = fixture
+        .locks
+        .try_lock("waited")
+        .ttl(ttl)
+        .await
+        .unwrap()
+        .unwrap();
+    let former = former.detach();
+    let patient = LockOptions::new()
+        .ttl(ttl)
+        .max_retries(1_000)
+        .retry_delay(Duration::from_millis(50))
+        .backoff(Backoff::Fixed)
+        .timeout(Duration::from_secs(20));
+    let started = Instant::now();
+    let receipt = fixture
+        .locks
+        .lock("waited")
+        .options(&patient)
+        .run(async |lease| {
+            assert!(
+                started.elapsed() >= ttl,
+                "not before the former lease ended"
+            );
+            assert!(lease.fence() > former.fence());
+            assert!(lease.remaining() > ttl / 2, "{:?} left", lease.remaining());
+            for _ in 0..5 {
+                let extended = lease.extend(ttl).await.unwrap();
+                assert!(extended.expires_at_ms().is_some());
+                tokio::time::sleep(ttl / 5).await;
+            }
+        })
+        .await
+        .unwrap();
+    assert!(!receipt.overran());
+}
+
+#[tokio::test]
+async fn a_release_at_the_last_moment_is_never_an_error() {
+    let fixture = Fixture::new().await;
+    let mut releases = Vec::new();
+    // Around the expiry, and around the end of the tolerance.
+    for edge in [300, 1_300] {
+        for offset in -5..=5_i64 {
+            let locks = fixture.locks.clone();
+            releases.push(tokio::spawn(async move {
+                let key = format!("edge:{edge}:{offset}");
+                let guard = locks
+                    .try_lock(key)
+                    .ttl(Duration::from_millis(300))
+                    .await
+                    .unwrap();
+                let lease = guard.unwrap().detach();
+                let wait = u64::try_from(edge + offset).unwrap();
+                tokio::time::sleep(Duration::from_millis(wait)).await;
+                let first = locks.release(lease.lock_id()).await.unwrap();
+                let second = locks.release(lease.lock_id()).await.unwrap();
+                assert!(!second.is_released());
+                (edge, first.is_released())
+            }));
+        }
+    }
+    for release in releases {
+        let (edge, released) = release.await.unwrap();
+        assert!(
+            released || edge == 1_300,
+            "within the tolerance it is still held"
+        );
+    }
+    assert_eq!(fixture.number("SELECT count(*) FROM {locks}").await, 0);
+}
+
+#[tokio::test]
+async fn a_replay_of_an_acquire_in_flight_is_its_twin() {
+    let fixture = Fixture::new().await;
+    let busy = holding(&fixture, "SELECT pg_advisory_xact_lock(hashtext('twins'))").await;
+    let (key, id) = (key("twins"), id());
+    let attempt = |backend: PostgresBackend| {
+        let key = key.clone();
+        tokio::spawn(async move { backend.acquire(&key, &id, ttl(60_000)).await.unwrap() })
+    };
+    let twins = [
+        attempt(fixture.backend.clone()),
+        attempt(fixture.backend.clone()),
+    ];
+    let other = {
+        let (backend, key) = (fixture.backend.clone(), key.clone());
+        tokio::spawn(async move {
+            // Behind the twins in the line for the advisory lock.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            backend
+                .acquire(&key, &crate::common::id(), ttl(60_000))
+                .await
+                .unwrap()
+        })
+    };
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    busy.rollback().await.unwrap();
+    let [first, second] = twins;
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    assert!(!first.is_locked());
+    assert_eq!(first, second);
+    assert!(other.await.unwrap().is_locked());
+}

@@ -1,0 +1,16 @@
+//! The suite on SQLite, and what only SQLite does.
+
+mod abandoned;
+mod busy;
+mod commit;
+mod common;
+mod conformance;
+mod files;
+mod given_pool;
+mod harness;
+mod list;
+mod memory;
+mod permissions;
+mod preflight;
+mod processes;
+mod wake_ups;

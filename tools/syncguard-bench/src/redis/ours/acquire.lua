@@ -1,0 +1,1 @@
+../../../../../crates/syncguard-redis/src/lua/acquire.lua

@@ -1,0 +1,1 @@
+../../../../../crates/syncguard-redis/src/lua/read_id.lua

@@ -1,0 +1,43 @@
+//! The suite through telemetry.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use syncguard_conformance::{Harness, Report, RunOptions};
+use syncguard_core::backend::LockBackend;
+use syncguard_core::{LockError, LockKey, LocksBuilder};
+use syncguard_telemetry::{Telemetry, TelemetryOptions};
+
+/// Runs the suite on a store whose `Locks` are observed.
+pub(super) async fn run(harness: impl Harness, options: RunOptions) -> Report {
+    syncguard_conformance::run(Arc::new(Observed(harness)), options).await
+}
+
+/// Events go to a callback and to `tracing`.
+struct Observed<H>(H);
+
+#[deny(clippy::missing_trait_methods)]
+impl<H: Harness> Harness for Observed<H> {
+    type Backend = H::Backend;
+
+    fn connect(&self) -> impl Future<Output = Result<H::Backend, LockError>> + Send {
+        self.0.connect()
+    }
+
+    fn set_fence_counter(
+        &self,
+        key: &LockKey,
+        counter: u64,
+    ) -> impl Future<Output = Result<bool, LockError>> + Send {
+        self.0.set_fence_counter(key, counter)
+    }
+
+    fn configure(
+        &self,
+        builder: LocksBuilder<<H::Backend as LockBackend>::Fence>,
+    ) -> LocksBuilder<<H::Backend as LockBackend>::Fence> {
+        let options = TelemetryOptions::new().on_event(drop).tracing(true);
+        let telemetry = Arc::new(Telemetry::new(options));
+        self.0.configure(builder).observe(telemetry)
+    }
+}
