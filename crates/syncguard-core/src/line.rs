@@ -1,6 +1,7 @@
 //! [`Lines`]: callers of `lock` in one process wait for a key in order of arrival.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry as Slot, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -166,9 +167,10 @@ impl<F: FenceToken> Lines<F> {
 impl<F: FenceToken> Keys<F> {
     /// A place was dropped. The last one removes the line, or keeps it for a while.
     fn leave(&mut self, key: &LockKey) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Slot::Occupied(mut slot) = self.entries.entry(key.clone()) else {
             return;
         };
+        let entry = slot.get_mut();
         entry.places -= 1;
         if entry.places > 0 || entry.rests {
             return;
@@ -178,7 +180,7 @@ impl<F: FenceToken> Keys<F> {
                 entry.rests = true;
                 self.resting.push_back((until, key.clone()));
             }
-            None => self.spare = self.entries.remove(key).map(|entry| entry.line),
+            None => self.spare = Some(slot.remove().line),
         }
     }
 
