@@ -120,7 +120,7 @@ impl<F: FenceToken> Locks<F> {
         send: impl FnOnce(Instant) -> Answer<'a, T>,
     ) -> Result<T, LockError> {
         let begun = self.begin(subject);
-        let result = self.bounded(subject, limits, send).await;
+        let result = self.bounded(&subject, limits, send).await;
         begun.end(&result);
         result
     }
@@ -128,7 +128,7 @@ impl<F: FenceToken> Locks<F> {
     /// Makes a call, and ends it at its deadline or when its token is cancelled.
     pub(crate) async fn bounded<'a, T>(
         &'a self,
-        subject: Subject<'a>,
+        subject: &Subject<'_>,
         limits: &Limits,
         send: impl FnOnce(Instant) -> Answer<'a, T>,
     ) -> Result<T, LockError> {

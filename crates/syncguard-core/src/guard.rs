@@ -31,18 +31,18 @@ pub(crate) async fn attempt<F: FenceToken>(
         token: options.token.clone(),
         deadline,
     };
-    let subject = Subject::new(Operation::Acquire).key(key).ttl(ttl);
+    let mut subject = Subject::new(Operation::Acquire).key(key).ttl(ttl);
     // An error that keeps the attempt from being sent.
     let ready = || Ok((limits.check()?, LockId::generate()?));
     let (runtime, id) = ready().map_err(|error| locks.refused(subject, error))?;
-    let subject = subject.lock_id(&id);
+    subject = subject.lock_id(&id);
     let begun = locks.begin(subject);
     let on_error = options.on_release_error.as_ref();
     let reclaim = Reclaim::of_acquire(locks, runtime, &id, key, ttl, on_error);
     // Read before the request leaves: the lease cannot have begun earlier.
     let started = locks.now();
     let result = locks
-        .bounded(subject, &limits, |deadline| {
+        .bounded(&subject, &limits, |deadline| {
             locks
                 .backend()
                 .acquire(AcquireRequest::new(key, &id, ttl, deadline))

@@ -171,7 +171,7 @@ impl<F: FenceToken> Lease<F> {
         self.set_deadline(|deadline| deadline.min(renewed));
         let backend = self.locks().backend();
         let send = |deadline| backend.extend(ExtendRequest::new(&self.0.id, ttl, deadline));
-        let result = self.locks().bounded(subject, limits, send).await;
+        let result = self.locks().bounded(&subject, limits, send).await;
         match &result {
             Ok(ExtendResult::Extended { expires_at_ms }) => {
                 self.0

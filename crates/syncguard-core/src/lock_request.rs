@@ -185,24 +185,7 @@ impl<F: FenceToken> TryLockRequest<F> {
     /// # Cancel safety
     /// As awaiting the request.
     pub async fn attempt(self) -> Result<Attempt<F>, LockError> {
-        let Parts {
-            locks,
-            key,
-            options,
-        } = self.0;
-        let subject = Subject::new(Operation::Acquire);
-        let key = locks.admit(subject, key)?;
-        let ttl = locks.admit(subject.key(&key), options.ttl.clone())?;
-        let attempted = attempt(&locks, &key, ttl, &options, None).await?;
-        Ok(match attempted {
-            Attempt::Acquired(mut guard) => {
-                let place = locks.lines().enter(&key);
-                place.hold(&guard);
-                guard.keep(place);
-                Attempt::Acquired(guard)
-            }
-            locked => locked,
-        })
+        self.0.attempt().await
     }
 
     /// Runs `section` under the lock and releases it, or returns `None` if someone else holds the key.
@@ -289,6 +272,25 @@ impl<F: FenceToken> Parts<F> {
             options: LockOptions::new(),
         }
     }
+
+    /// Makes one attempt. It borrows: what it moved out would be kept twice until it ends.
+    async fn attempt(&self) -> Result<Attempt<F>, LockError> {
+        let Self {
+            locks,
+            key,
+            options,
+        } = self;
+        let subject = Subject::new(Operation::Acquire);
+        let key = &locks.admit(subject, key.clone())?;
+        let ttl = locks.admit(subject.key(key), options.ttl.clone())?;
+        let mut attempted = attempt(locks, key, ttl, options, None).await?;
+        if let Attempt::Acquired(guard) = &mut attempted {
+            let place = locks.lines().enter(key);
+            place.hold(guard);
+            guard.keep(place);
+        }
+        Ok(attempted)
+    }
 }
 
 impl<F: FenceToken> IntoFuture for LockRequest<F> {
@@ -310,6 +312,7 @@ impl<F: FenceToken> IntoFuture for TryLockRequest<F> {
     type IntoFuture = Boxed<Option<LockGuard<F>>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { Ok(self.attempt().await?.acquired()) })
+        let parts = self.0;
+        Box::pin(async move { Ok(parts.attempt().await?.acquired()) })
     }
 }

@@ -397,7 +397,7 @@ impl<F: FenceToken> Locks<F> {
         let begun = self.begin(subject);
         let reclaim = Reclaim::of_release(self, runtime, id, key, on_error);
         let result = self
-            .bounded(subject, limits, |deadline| {
+            .bounded(&subject, limits, |deadline| {
                 self.backend().release(ReleaseRequest::new(id, deadline))
             })
             .await;

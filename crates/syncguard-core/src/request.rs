@@ -37,10 +37,9 @@ impl<T> Request<T> {
         S: FnOnce(Limits) -> O + Send + 'static,
         O: Future<Output = Result<T, LockError>> + Send + 'static,
     {
-        Self(Box::pin(Deferred {
+        Self(Box::pin(Deferred::Waiting {
             limits: Limits::default(),
-            start: Some(start),
-            running: None,
+            start,
         }))
     }
 
@@ -73,12 +72,14 @@ trait Pending<T>: Future<Output = Result<T, LockError>> + Send {
 }
 
 pin_project! {
-    struct Deferred<S, O> {
-        limits: Limits,
+    #[project = Projected]
+    #[project_replace = Replaced]
+    enum Deferred<S, O> {
         // Until the first poll.
-        start: Option<S>,
-        #[pin]
-        running: Option<O>,
+        Waiting { limits: Limits, start: S },
+        Running { #[pin] running: O },
+        // `start` has panicked.
+        Empty,
     }
 }
 
@@ -88,7 +89,9 @@ where
     O: Future<Output = Result<T, LockError>> + Send,
 {
     fn cancel_on(self: Pin<&mut Self>, token: CancellationToken) {
-        self.project().limits.token = Some(token);
+        if let Projected::Waiting { limits, .. } = self.project() {
+            limits.token = Some(token);
+        }
     }
 }
 
@@ -99,15 +102,17 @@ where
 {
     type Output = Result<T, LockError>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        if let Some(start) = this.start.take() {
-            let limits = std::mem::take(this.limits);
-            this.running.set(Some(start(limits)));
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Projected::Running { running } = self.as_mut().project() {
+            return running.poll(context);
         }
-        match this.running.as_mut().as_pin_mut() {
-            Some(running) => running.poll(context),
-            None => Poll::Pending,
+        if let Replaced::Waiting { limits, start } = self.as_mut().project_replace(Self::Empty) {
+            let running = start(limits);
+            self.set(Self::Running { running });
+        }
+        match self.project() {
+            Projected::Running { running } => running.poll(context),
+            _ => Poll::Pending,
         }
     }
 }

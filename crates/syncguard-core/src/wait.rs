@@ -251,7 +251,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         Hint::Placing(Box::pin(async move {
             let subject = Subject::new(Operation::Lock).key(key);
             let send = |deadline| locks.backend().watch(WatchRequest::new(key, deadline));
-            locks.bounded(subject, &limits, send).await
+            locks.bounded(&subject, &limits, send).await
         }))
     }
 

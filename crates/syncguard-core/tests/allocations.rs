@@ -1,13 +1,15 @@
 //! What is computed for every operation allocates no more than its result. In a binary of its own:
 //! it counts allocations.
 
+use std::future::IntoFuture as _;
 use std::hint::black_box;
 use std::io::Write as _;
 use std::time::Duration;
 
 use allocation_counter::measure;
 use syncguard_core::backend::{make_fence_key, make_storage_key};
-use syncguard_core::{Fence, LockId, LockKey, Ttl, hash_key};
+use syncguard_core::{Fence, LockId, LockKey, Locks, Ttl, hash_key};
+use syncguard_memory::MemoryBackend;
 
 fn allocations<T>(work: impl Fn() -> T) -> u64 {
     measure(|| {
@@ -56,4 +58,30 @@ fn a_key_and_its_names_are_one_allocation_each() {
         allocations(|| make_fence_key("syncguard", &name, 1000, 26).unwrap()),
         2
     );
+}
+
+/// The thread caches of glibc's `malloc` hold blocks of this size at most. Larger ones take much longer.
+#[tokio::test]
+async fn what_is_awaited_for_a_lock_and_its_release_is_small() {
+    const CACHED_BYTES: u64 = 1_032;
+    let locks = Locks::new(MemoryBackend::default());
+    let key = LockKey::new("k").unwrap();
+    let mut attempt = None;
+    let made = measure(|| attempt = Some(locks.try_lock(&key).into_future()));
+    assert_eq!(made.count_total, 1);
+    assert!(
+        made.bytes_total <= CACHED_BYTES,
+        "{} bytes",
+        made.bytes_total
+    );
+    let guard = attempt.unwrap().await.unwrap().unwrap();
+    let mut release = None;
+    let made = measure(|| release = Some(guard.release()));
+    assert_eq!(made.count_total, 1);
+    assert!(
+        made.bytes_total <= CACHED_BYTES,
+        "{} bytes",
+        made.bytes_total
+    );
+    assert!(release.unwrap().await.unwrap().is_released());
 }

@@ -209,7 +209,7 @@ impl LockBackend for MemoryBackend {
         let counter = state.fence_counters.entry(key.clone()).or_insert(0);
         let next = counter.saturating_add(1);
         let fence = Fence::from_counter(next)?;
-        // Nothing fails from here on.
+        // Nothing can fail from here on.
         *counter = next;
         state.sweep_sometimes(now_ms);
         let held = Record {

@@ -187,7 +187,7 @@ impl<F: FenceToken> Job<F> {
             self.locks.backend().release(request)
         };
         let limits = Limits::default();
-        self.locks.bounded(self.subject(), &limits, send).await
+        self.locks.bounded(&self.subject(), &limits, send).await
     }
 }
 
