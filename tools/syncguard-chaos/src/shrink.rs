@@ -19,7 +19,8 @@ pub(crate) fn smallest_window(history: &History, calls: &[&Call]) -> (Vec<Call>,
     };
     let window = window.without_future().without_past().without_bystanders();
     let reason = window.stuck().map_or("", |stuck| stuck.reason);
-    let known = |call: &Call| call.returned_us.is_some() && call.outcome != Outcome::Unknown;
+    let says_nothing = |call: &Call| matches!(call.outcome, Outcome::Unknown | Outcome::Failed);
+    let known = |call: &Call| call.returned_us.is_some() && !says_nothing(call);
     (window.calls.into_iter().filter(known).collect(), reason)
 }
 

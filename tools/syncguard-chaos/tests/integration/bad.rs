@@ -49,6 +49,20 @@ fn two_live_leases() {
 }
 
 #[test]
+fn what_was_not_applied_is_no_part_of_a_violation() {
+    let planted = before()
+        .granted(T..T + 2, "a", 101, T + 1, 5_000)
+        .call(T + 3..T + 4, acquire("c", 5_000), Outcome::Failed)
+        .call(T + 5..T + 6, release("a"), Outcome::Failed)
+        .call(T + 7..T + 13, acquire("d", 5_000), Outcome::Failed);
+    illegal(
+        planted.granted(T + 10..T + 12, "b", 102, T + 11, 5_000),
+        "another lease was live",
+        2,
+    );
+}
+
+#[test]
 fn granted_a_millisecond_before_the_expiry() {
     let planted = before().granted(T..T + 2, "a", 101, T + 1, 100);
     illegal(
