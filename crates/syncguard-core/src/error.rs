@@ -225,6 +225,13 @@ impl fmt::Display for LockError {
         if self.0.outcome_unknown {
             f.write_str("; the store may have applied it")?;
         }
+        if f.alternate() {
+            let mut cause = self.source();
+            while let Some(error) = cause {
+                write!(f, ": {error}")?;
+                cause = error.source();
+            }
+        }
         Ok(())
     }
 }
@@ -374,5 +381,25 @@ mod tests {
             error.to_string(),
             "release: the store went away [ServiceUnavailable]; the store may have applied it"
         );
+    }
+
+    #[test]
+    fn alternate_display_shows_every_cause_and_no_identifier() {
+        let refused = || {
+            LockError::new(ErrorCode::ServiceUnavailable, "the store went away")
+                .with_source(Driver("no to customer:secret".into()))
+        };
+        let wait = LockError::new(ErrorCode::AcquisitionTimeout, "gave up").with_source(refused());
+        assert_eq!(
+            format!("{wait:#}"),
+            "gave up [AcquisitionTimeout]: the store went away [ServiceUnavailable]: \
+             driver says no to customer:secret"
+        );
+        let key = LockKey::new("customer:secret").unwrap();
+        for error in [refused().with_key(&key), wait.with_key(&key)] {
+            let shown = format!("{error:#}");
+            assert!(shown.ends_with(&Redacted.to_string()), "{shown}");
+            assert!(!shown.contains("secret"), "{shown}");
+        }
     }
 }
