@@ -26,8 +26,14 @@ impl LockId {
     /// # Errors
     /// `Internal` if the operating system's random number generator fails. There is no fallback.
     pub fn generate() -> Result<Self, LockError> {
+        Self::from_random(getrandom::fill)
+    }
+
+    fn from_random(
+        fill: impl FnOnce(&mut [u8]) -> Result<(), getrandom::Error>,
+    ) -> Result<Self, LockError> {
         let mut entropy = [0_u8; ENTROPY_BYTES];
-        getrandom::fill(&mut entropy).map_err(|error| {
+        fill(&mut entropy).map_err(|error| {
             LockError::new(
                 ErrorCode::Internal,
                 "the system's random number generator failed",
@@ -107,5 +113,28 @@ impl TryFrom<String> for LockId {
 impl From<&Self> for LockId {
     fn from(id: &Self) -> Self {
         *id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn without_randomness_there_is_no_id() {
+        let error = LockId::from_random(|_| Err(getrandom::Error::UNSUPPORTED)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Internal);
+        assert!(error.source().unwrap().is::<getrandom::Error>());
+    }
+
+    #[test]
+    fn an_id_is_what_the_random_source_gave() {
+        let id = LockId::from_random(|bytes| {
+            bytes.fill(0xff);
+            Ok(())
+        });
+        assert_eq!(id.unwrap().as_str(), "_____________________w");
     }
 }

@@ -172,3 +172,22 @@ impl LockOptions {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_those_of_the_documentation() {
+        let options = LockOptions::new();
+        assert_eq!(options.ttl.unwrap().as_duration(), Duration::from_secs(30));
+        assert_eq!(options.timeout, Duration::from_secs(5));
+        assert_eq!(options.retry_delay, Duration::from_millis(100));
+        assert_eq!(options.max_retry_delay, Duration::from_secs(1));
+        assert_eq!(options.backoff, Backoff::Exponential);
+        assert_eq!(options.jitter, Jitter::Equal);
+        assert_eq!(options.max_retries, None);
+        assert!(!options.retry_failures);
+        assert_eq!(options.auto_extend, None);
+    }
+}

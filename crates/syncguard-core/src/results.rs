@@ -227,3 +227,50 @@ fn raw_key<S: Serializer>(key: &LockKey, serializer: S) -> Result<S::Ok, S::Erro
 fn raw_lock_id<S: Serializer>(id: &LockId, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(id.as_str())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json, to_value};
+
+    use super::*;
+    use crate::backend::NoFence;
+
+    fn info<F: FenceToken>(fence: F) -> LockInfoDebug<F> {
+        let id = LockId::parse("AAAAAAAAAAAAAAAAAAAAAA").unwrap();
+        LockInfoDebug::new(LockKey::new("k").unwrap(), id, 2_000, 1_000, fence)
+    }
+
+    fn without(mut json: Value, field: &str) -> Value {
+        json.as_object_mut().unwrap().remove(field).unwrap();
+        json
+    }
+
+    #[test]
+    fn locks_serialize_as_the_specification_has_them() {
+        let info = info(Fence::from_counter(7).unwrap());
+        let raw = json!({
+            "key": "k",
+            "lockId": "AAAAAAAAAAAAAAAAAAAAAA",
+            "keyHash": info.key_hash.to_string(),
+            "lockIdHash": info.lock_id_hash.to_string(),
+            "expiresAtMs": 2_000,
+            "acquiredAtMs": 1_000,
+            "fence": "000000000000007",
+        });
+        assert_eq!(to_value(&info).unwrap(), raw);
+        let sanitized = without(without(raw, "key"), "lockId");
+        assert_eq!(to_value(info.sanitized()).unwrap(), sanitized);
+    }
+
+    #[test]
+    fn without_fences_there_is_no_field() {
+        let fenced = info(Fence::from_counter(7).unwrap());
+        let unfenced = info(NoFence);
+        let [raw, sanitized] = [to_value(&fenced), to_value(fenced.sanitized())];
+        assert_eq!(to_value(&unfenced).unwrap(), without(raw.unwrap(), "fence"));
+        assert_eq!(
+            to_value(unfenced.sanitized()).unwrap(),
+            without(sanitized.unwrap(), "fence")
+        );
+    }
+}

@@ -258,3 +258,25 @@ async fn raw_identifiers_are_shown_nowhere() {
         );
     }
 }
+
+/// The counter of a key is worth a warning only when its end is near.
+#[tokio::test]
+async fn fences_up_to_the_threshold_are_not_warned_about() {
+    let shown = Shown::default();
+    let log = tracing_subscriber::fmt()
+        .with_writer(shown.clone())
+        .with_max_level(tracing::Level::TRACE)
+        .finish();
+    let _log = tracing::subscriber::set_default(log);
+    let store = MemoryBackend::default();
+    let locks = Locks::new(store.clone());
+    for (fence, warned) in [(1, false), (FENCE_WARN, false), (FENCE_WARN + 1, true)] {
+        let key = LockKey::new(&format!("k{fence}")).unwrap();
+        store.set_fence_counter(&key, fence - 1);
+        let guard = locks.try_lock(&key).await.unwrap().unwrap();
+        assert_eq!(guard.fence().get(), fence);
+        let text = shown.0.lock().unwrap().clone();
+        assert_eq!(text.contains("near its end"), warned, "{fence}: {text}");
+        assert!(guard.release().await.unwrap().is_released());
+    }
+}
