@@ -221,12 +221,17 @@ impl<F: FenceToken> Lease<F> {
         loop {
             // Subscribe before reading: so no change after the read is missed.
             let changed = self.0.changed.notified();
+            let clock_moved = self.locks().store().listeners.clock_moved.notified();
             let ahead = self.remaining().saturating_sub(left);
             if ahead.is_zero() {
                 return;
             }
             // Timers stop while the machine is suspended; the deadline does not.
-            drop(tokio::time::timeout(ahead.min(LONGEST_SLEEP), changed).await);
+            tokio::select! {
+                () = changed => {}
+                () = clock_moved => {}
+                () = tokio::time::sleep(ahead.min(LONGEST_SLEEP)) => {}
+            }
         }
     }
 

@@ -73,7 +73,7 @@ pub(crate) struct Store<F: FenceToken> {
     pub(crate) closed: CancellationToken,
     pub(crate) reclaimer: Reclaimer<F>,
     lines: Lines<F>,
-    listeners: Arc<Listeners>,
+    pub(crate) listeners: Arc<Listeners>,
 }
 
 impl<F: FenceToken> Store<F> {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use tokio::sync::Notify;
 
 use crate::backend::FailureReason;
 use crate::{ErrorCode, HashId, LockError, LockId, LockKey, Ttl};
@@ -354,23 +355,28 @@ impl fmt::Debug for Observers {
 
 /// The observers of all handles on one store, while their handles exist.
 #[derive(Default)]
-pub(crate) struct Listeners(Mutex<Vec<Weak<dyn Observer>>>);
+pub(crate) struct Listeners {
+    observers: Mutex<Vec<Weak<dyn Observer>>>,
+    /// A test moved the clock.
+    pub(crate) clock_moved: Notify,
+}
 
 impl Listeners {
     pub(crate) fn add(&self, observer: &Arc<dyn Observer>) {
-        let mut listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        listeners.retain(|listener| listener.strong_count() > 0);
-        listeners.push(Arc::downgrade(observer));
+        let observers = self.observers.lock();
+        let mut observers = observers.unwrap_or_else(PoisonError::into_inner);
+        observers.retain(|observer| observer.strong_count() > 0);
+        observers.push(Arc::downgrade(observer));
     }
 
     pub(crate) fn notify(&self, event: impl Fn(&dyn Observer)) {
         // Not under the mutex: an observer may make another handle.
-        let listeners = self
-            .0
+        let observers = self
+            .observers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        for observer in listeners.iter().filter_map(Weak::upgrade) {
+        for observer in observers.iter().filter_map(Weak::upgrade) {
             contained(observer.as_ref(), &event);
         }
     }

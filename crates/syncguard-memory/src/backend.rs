@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, ExtendRequest, FailureReason, Grant,
     IsLockedRequest, ListPage, ListPosition, ListRequest, LockBackend, Lookup, LookupRequest,
-    MAX_PAGE_SIZE, PreflightRequest, PurgeRequest, ReleaseRequest, TIME_TOLERANCE_MS,
+    MAX_PAGE_SIZE, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter, TIME_TOLERANCE_MS,
     TimeAuthority, Watch, WatchKey, WatchRequest, Watcher, Watchers, is_live,
 };
 use syncguard_core::{
@@ -308,6 +308,12 @@ impl LockBackend for MemoryBackend {
             }
         }
         Ok(Some(ListPage::new(locks, None)))
+    }
+
+    fn attach(&self, reporter: Reporter) {
+        if let Clock::Manual(clock) = &self.clock {
+            clock.attach(reporter);
+        }
     }
 
     async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {

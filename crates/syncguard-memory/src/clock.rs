@@ -1,16 +1,16 @@
 //! The store's clock: the machine's, or one that tests move.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use syncguard_core::backend::monotonic_now;
+use syncguard_core::backend::{Reporter, monotonic_now};
 
 /// A clock that stands still until a test moves it. Clones share it.
 ///
 /// Pass it to the store and, by [`monotonic`](Self::monotonic), to the `Locks`: then `remaining()` and
-/// `lost()` of a lease follow it, too.
+/// `lost()` of a lease follow it, too. A caller that waits for `lost()` wakes when the clock is moved.
 ///
 /// ```
 /// use std::time::Duration;
@@ -28,13 +28,23 @@ use syncguard_core::backend::monotonic_now;
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
-pub struct ManualClock(Arc<AtomicI64>);
+pub struct ManualClock(Arc<Shown>);
+
+#[derive(Debug)]
+struct Shown {
+    now_ms: AtomicI64,
+    /// Those of the `Locks` whose stores have this clock.
+    reporters: Mutex<Vec<Reporter>>,
+}
 
 impl ManualClock {
     /// A clock that starts at the present time.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(AtomicI64::new(system_now_ms())))
+        Self(Arc::new(Shown {
+            now_ms: AtomicI64::new(system_now_ms()),
+            reporters: Mutex::default(),
+        }))
     }
 
     /// Moves the clock forward by whole milliseconds, up to the greatest time.
@@ -43,9 +53,21 @@ impl ManualClock {
         // The closure never refuses, so neither does the update.
         let _ = self
             .0
+            .now_ms
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
                 Some(now.saturating_add(by))
             });
+        let reporters = self.0.reporters.lock();
+        for reporter in reporters.unwrap_or_else(PoisonError::into_inner).iter() {
+            reporter.clock_moved();
+        }
+    }
+
+    pub(crate) fn attach(&self, reporter: Reporter) {
+        let reporters = self.0.reporters.lock();
+        let mut reporters = reporters.unwrap_or_else(PoisonError::into_inner);
+        reporters.retain(Reporter::is_attached);
+        reporters.push(reporter);
     }
 
     /// The clock as a function for
@@ -58,7 +80,7 @@ impl ManualClock {
     /// The time of the clock, in Unix milliseconds.
     #[must_use]
     pub fn now_ms(&self) -> i64 {
-        self.0.load(Ordering::SeqCst)
+        self.0.now_ms.load(Ordering::SeqCst)
     }
 }
 

@@ -34,6 +34,13 @@ impl Reporter {
         }
     }
 
+    /// Reports that a test moved the clock. Callers that wait for the end of a lease look at the clock again.
+    pub fn clock_moved(&self) {
+        if let Some(listeners) = self.listeners.upgrade() {
+            listeners.clock_moved.notify_waiters();
+        }
+    }
+
     /// Whether the `Locks` is still in use. If it is not, the backend may drop the reporter.
     #[must_use]
     pub fn is_attached(&self) -> bool {

@@ -197,6 +197,31 @@ async fn paused_time_moves_the_store_and_the_lease() {
     assert!(!locks.is_locked("k").await.unwrap());
 }
 
+/// Tokio's time stands still until every task waits for a timer: nothing here has to.
+#[tokio::test(start_paused = true)]
+async fn moving_the_clock_wakes_who_waits_for_the_end_of_a_lease() {
+    let clock = ManualClock::new();
+    let locks = Locks::builder(MemoryBackend::with_clock(clock.clone()))
+        .monotonic_clock(clock.monotonic())
+        .build();
+    let ttl = Duration::from_secs(30);
+    let guard = locks.lock("k").ttl(ttl).await.unwrap();
+    let started = Instant::now();
+    let (lost, ()) = tokio::join!(
+        async {
+            guard.lost().await;
+            guard.remaining()
+        },
+        async {
+            clock.advance(ttl / 2);
+            tokio::task::yield_now().await;
+            clock.advance(ttl / 2);
+        }
+    );
+    assert_eq!(lost, Duration::ZERO);
+    assert_eq!(started.elapsed(), Duration::ZERO);
+}
+
 #[tokio::test]
 async fn a_loop_of_calls_lets_other_tasks_run() {
     let locks = Locks::new(MemoryBackend::default());
