@@ -23,6 +23,7 @@
 mod certificates;
 mod command_server;
 mod faults;
+mod files;
 mod firestore;
 pub mod install;
 mod pages;
@@ -45,6 +46,7 @@ use anyhow::{Result, anyhow};
 pub use crate::certificates::PrivateCa;
 pub use crate::command_server::CommandServer;
 pub use crate::faults::{Connections, Faults, Flow};
+pub use crate::files::folder_for_files;
 pub use crate::firestore::{FirestoreEmulator, shared_firestore_host};
 pub use crate::pages::pages;
 pub use crate::pgbouncer::PgBouncer;

@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use syncguard_testkit::folder_for_files;
 use tempfile::TempDir;
 
 use super::{Backend, Running, Service, observed};
@@ -13,7 +14,7 @@ pub(super) const BACKEND: Backend = Backend {
         variable: "SYNCGUARD_SQLITE_PATH",
         tools: &[],
         start: || {
-            let folder = TempDir::new()?;
+            let folder = TempDir::new_in(folder_for_files())?;
             let path = folder.path().join("locks.db");
             Ok(Running::new(path.display().to_string(), folder))
         },

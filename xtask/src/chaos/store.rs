@@ -14,7 +14,7 @@ use syncguard_postgres::PostgresBackend;
 use syncguard_redis::RedisBackend;
 use syncguard_sqlite::SqliteBackend;
 use syncguard_telemetry::Telemetry;
-use syncguard_testkit::{FirestoreEmulator, PostgresServer, RedisServer, Server};
+use syncguard_testkit::{FirestoreEmulator, PostgresServer, RedisServer, Server, folder_for_files};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -179,7 +179,7 @@ async fn sqlite(path: String) -> Result<SqliteBackend, LockError> {
 const SQLITE: Store = store!(sqlite {
     name: "sqlite",
     faults: &[Fault::Kill, Fault::Pause],
-    start: || Ok(Site::File(TempDir::new()?)),
+    start: || Ok(Site::File(TempDir::new_in(folder_for_files())?)),
     prepare: |_| Box::pin(async { Ok(()) }),
 });
 

@@ -12,6 +12,7 @@ use syncguard_core::{LockError, LockId, LockKey, ReleaseResult, Ttl};
 use syncguard_sqlite::SqliteBackend;
 use syncguard_sqlite::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use syncguard_sqlite::sqlx::{ConnectOptions as _, SqliteConnection, SqlitePool};
+use syncguard_testkit::folder_for_files;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -22,7 +23,7 @@ pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 /// A folder for a file, and the file's path.
 pub(crate) fn file() -> (TempDir, PathBuf) {
-    let folder = TempDir::new().expect("a folder");
+    let folder = TempDir::new_in(folder_for_files()).expect("a folder");
     let path = folder.path().join("locks.db");
     (folder, path)
 }
