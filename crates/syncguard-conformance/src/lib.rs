@@ -127,6 +127,7 @@ pub mod cases;
 mod client;
 mod clock;
 mod diagnosis;
+mod erased;
 #[cfg(feature = "faults")]
 pub mod faults;
 mod harness;

@@ -1,8 +1,13 @@
 //! The list of cases. It exists once; the registry and the tests of [`suite!`](crate::suite) both
 //! expand it.
 
+use std::any::Any;
 use std::pin::Pin;
 
+use syncguard_core::Fence;
+use syncguard_core::backend::{FenceToken, NoFence};
+
+use crate::erased::Erased;
 use crate::{Bench, CaseResult, Harness};
 
 /// What a case is.
@@ -395,7 +400,27 @@ pub fn cases() -> Vec<CaseInfo> {
     INFOS.to_vec()
 }
 
-pub(crate) fn registry<H: Harness>() -> Vec<Case<H>> {
+/// The cases on backends with this fence.
+#[expect(clippy::expect_used, reason = "there are two types of fence")]
+pub(crate) fn registry<F: FenceToken>() -> Vec<Case<Erased<F>>> {
+    let cases: Box<dyn Any> = match F::SUPPORTED {
+        true => Box::new(fenced()),
+        false => Box::new(unfenced()),
+    };
+    *cases.downcast().expect("a fence, or none")
+}
+
+// Not generic, so that the cases are compiled with this crate and not again with each that uses it.
+
+fn fenced() -> Vec<Case<Erased<Fence>>> {
+    listed()
+}
+
+fn unfenced() -> Vec<Case<Erased<NoFence>>> {
+    listed()
+}
+
+fn listed<H: Harness>() -> Vec<Case<H>> {
     let cases = INFOS.iter().zip(starts());
     cases
         .map(|(info, start)| Case { info: *info, start })

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use syncguard_core::backend::{Capabilities, LockBackend};
+use syncguard_core::backend::{Capabilities, FenceToken, LockBackend as _};
 use tokio::task::{JoinError, JoinHandle};
 
+use crate::erased::Erased;
+use crate::harness::Fence;
 use crate::registry::{Case, registry};
 use crate::{Bench, CaseReport, CaseResult, Failure, Harness, Outcome, Report, Status};
 
@@ -98,7 +100,8 @@ impl fmt::Debug for RunOptions {
 /// # Cancel safety
 /// Dropping the future ends the cases under way. Locks that they held end with their TTL.
 pub async fn run<H: Harness>(harness: Arc<H>, options: RunOptions) -> Report {
-    let chosen = registry::<H>().into_iter().filter(|case| {
+    let harness = Arc::new(Erased::new(harness));
+    let chosen = registry::<Fence<H>>().into_iter().filter(|case| {
         let filter = options.filter.as_deref();
         filter.is_none_or(|part| case.info.name.contains(part))
     });
@@ -117,13 +120,17 @@ pub async fn run<H: Harness>(harness: Arc<H>, options: RunOptions) -> Report {
         .await;
     done.sort_by_key(|(index, _)| *index);
     let backend = describe(harness, options.case_timeout).await;
-    Report::new::<<H::Backend as LockBackend>::Fence>(
+    Report::new::<Fence<H>>(
         backend,
         done.into_iter().map(|(_, report)| report).collect(),
     )
 }
 
-async fn report_on<H: Harness>(case: Case<H>, harness: Arc<H>, timeout: Duration) -> CaseReport {
+async fn report_on<F: FenceToken>(
+    case: Case<Erased<F>>,
+    harness: Arc<Erased<F>>,
+    timeout: Duration,
+) -> CaseReport {
     let started = Instant::now();
     let result = match Bench::new(harness) {
         Ok(bench) => settle((case.start)(bench), timeout).await,
@@ -144,7 +151,10 @@ async fn report_on<H: Harness>(case: Case<H>, harness: Arc<H>, timeout: Duration
 }
 
 /// What a backend says of itself, if a client of it can be made.
-async fn describe<H: Harness>(harness: Arc<H>, timeout: Duration) -> Option<Capabilities> {
+async fn describe<F: FenceToken>(
+    harness: Arc<Erased<F>>,
+    timeout: Duration,
+) -> Option<Capabilities> {
     let mut task = AbortOnDrop(tokio::spawn(async move {
         let client = harness.connect().await.ok()?;
         Some(client.capabilities())

@@ -4,8 +4,11 @@ use std::future::Future;
 use std::io::Write as _;
 use std::sync::Arc;
 
+use crate::erased::Erased;
+use crate::harness::Fence;
+use crate::registry::registry;
 use crate::run::settle;
-use crate::{Bench, CaseResult, DEFAULT_CASE_TIMEOUT, Harness, Outcome};
+use crate::{Bench, DEFAULT_CASE_TIMEOUT, Harness, Outcome};
 
 /// Makes one `#[test]` of every case, under the name it has in [`cases`](crate::cases()).
 ///
@@ -49,9 +52,8 @@ macro_rules! __suite_tests {
                 fn $case() {
                     $crate::__run_test(
                         concat!(module_path!(), "::", stringify!($case)),
-                        &[$(stringify!($clause)),+],
+                        concat!(stringify!($group), "::", stringify!($case)),
                         async { $harness },
-                        $crate::cases::$group::$case,
                     );
                 }
             )+
@@ -69,23 +71,19 @@ const SKIPS: &str = "SYNCGUARD_CONFORMANCE_SKIPS";
 #[doc(hidden)]
 #[track_caller]
 #[expect(clippy::expect_used, clippy::panic, reason = "the body of a test")]
-pub fn __run_test<H, C>(
-    name: &str,
-    clauses: &[&str],
-    harness: impl Future<Output = H>,
-    case: fn(Bench<H>) -> C,
-) where
-    H: Harness,
-    C: Future<Output = CaseResult> + Send + 'static,
-{
+pub fn __run_test<H: Harness>(name: &str, case: &str, harness: impl Future<Output = H>) {
+    let cases = registry::<Fence<H>>();
+    let case = cases.into_iter().find(|listed| listed.info.name == case);
+    let case = case.expect("a case of the list");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .expect("a runtime");
     let result = runtime.block_on(async {
-        let bench = Bench::new(Arc::new(harness.await))?;
-        settle(case(bench), DEFAULT_CASE_TIMEOUT).await
+        let harness = Erased::new(Arc::new(harness.await));
+        let bench = Bench::new(Arc::new(harness))?;
+        settle((case.start)(bench), DEFAULT_CASE_TIMEOUT).await
     });
     match result {
         Ok(Outcome::Passed) => {}
@@ -95,6 +93,6 @@ pub fn __run_test<H, C>(
             assert!(!deny, "{name} was skipped, and {SKIPS} is `deny`: {reason}");
             let _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
         }
-        Err(failure) => panic!("{name} [{}]: {failure}", clauses.join(" ")),
+        Err(failure) => panic!("{name} [{}]: {failure}", case.info.clauses.join(" ")),
     }
 }
