@@ -99,7 +99,8 @@ fn the_list_is_what_the_pages_say() {
                     .unwrap()
                     .split(", ")
                     .collect::<Vec<_>>();
-                pages.insert(format!("{group}::{case}"), (page[0].to_owned(), clauses));
+                let summary = page.split(|line| line.is_empty()).next().unwrap().join(" ");
+                pages.insert(format!("{group}::{case}"), (summary, clauses));
                 page.clear();
             } else {
                 page.clear();
