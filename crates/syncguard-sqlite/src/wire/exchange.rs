@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use futures_util::TryStreamExt as _;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
-use sqlx::{AssertSqlSafe, Either, Executor as _, SqliteConnection};
+use sqlx::{AssertSqlSafe, Either, Executor as _, Row as _, SqliteConnection};
 use syncguard_core::LockError;
 use tokio::time::{Instant, sleep};
 
@@ -22,10 +22,6 @@ type Rows = Result<Vec<SqliteRow>, Failed>;
 pub(crate) type Then = Arc<dyn Fn(&[SqliteRow]) + Send + Sync>;
 
 static NEXT_MARK: AtomicI64 = AtomicI64::new(1);
-
-/// The timeout of a connection, and its file.
-const ABOUT_CONNECTION: &str = "SELECT (SELECT timeout FROM pragma_busy_timeout), \
-                                (SELECT file FROM pragma_database_list WHERE name = 'main')";
 
 impl Connections {
     /// Executes a script, and tries again while another connection has the file's lock.
@@ -177,38 +173,55 @@ async fn fetch_all(
     }
 }
 
-/// For a connection of the application: it must be of the store. SQLite itself must not wait for locks in
-/// the meantime, so that the operation keeps its deadline.
+/// For a connection of the application: SQLite itself must not wait for locks in the meantime, so that the
+/// operation keeps its deadline.
 async fn on_given(
     given: &mut Connection,
     place: &Place,
     script: &Script,
     arguments: SqliteArguments,
 ) -> Rows {
-    let connection = given.get_mut().map_err(Failed::before)?;
-    let (busy_timeout, file): (i64, String) = sqlx::query_as(ABOUT_CONNECTION)
-        .fetch_one(&mut *connection)
+    let busy_timeout: i64 = sqlx::query_scalar("PRAGMA busy_timeout")
+        .fetch_one(given.get_mut().map_err(Failed::before)?)
         .await
         .map_err(Failed::before)?;
-    place.check_file(&file).map_err(Failed::Refused)?;
-    let mark = mark(connection, place).await?;
-    sqlx::raw_sql("PRAGMA busy_timeout = 0")
-        .execute(connection)
-        .await
-        .map_err(Failed::before)?;
-    let rows = execute(given, script, arguments).await;
+    let rows = without_waiting(given, place, script, arguments).await;
     // Only a number was filled in.
     let restore = AssertSqlSafe(format!("PRAGMA busy_timeout = {busy_timeout}"));
-    let connection = given.get_mut().map_err(Failed::before)?;
-    if rows.is_ok() {
-        set_mark(connection, place, mark).await;
-    }
-    let restored = sqlx::raw_sql(restore).execute(connection).await;
-    if restored.is_err() {
+    let restored = match given.get_mut() {
+        Ok(connection) => sqlx::raw_sql(restore).execute(connection).await.is_ok(),
+        Err(_) => false,
+    };
+    if !restored {
         // The effect of the script remains. The application must not get the connection back in this state.
         given.close_on_drop();
     }
     rows
+}
+
+/// Executes a script on a connection that is of the store.
+async fn without_waiting(
+    given: &mut Connection,
+    place: &Place,
+    script: &Script,
+    arguments: SqliteArguments,
+) -> Rows {
+    let connection = given.get_mut().map_err(Failed::before)?;
+    // Neither reads the schema, for which another process could have to be waited for.
+    let databases = sqlx::raw_sql("PRAGMA busy_timeout = 0; PRAGMA database_list")
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(Failed::before)?;
+    let is_main = |row: &&SqliteRow| row.try_get("name").is_ok_and(|name: &str| name == "main");
+    let main = databases.iter().find(is_main);
+    let file = main.and_then(|row| row.try_get("file").ok());
+    place
+        .check_file(file.unwrap_or_default())
+        .map_err(Failed::Refused)?;
+    let mark = mark(connection, place).await?;
+    let rows = execute(given, script, arguments).await?;
+    set_mark(given.get_mut().map_err(Failed::before)?, place, mark).await;
+    Ok(rows)
 }
 
 /// The mark of a connection that has a store in memory, or 0. Fails if it has another store than this one.

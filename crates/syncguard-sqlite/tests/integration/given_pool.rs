@@ -82,6 +82,39 @@ async fn the_busy_timeout_of_its_connections_stays_and_does_not_delay_an_operati
     assert_eq!(left, 1_234);
 }
 
+/// The pool's connections would wait for a minute, even for the schema.
+#[tokio::test]
+async fn a_file_that_is_locked_for_reads_too_does_not_delay_an_operation() {
+    let (_folder, path) = file();
+    let target = options(&path)
+        .journal_mode(SqliteJournalMode::Delete)
+        .busy_timeout(MINUTE);
+    let pool = SqlitePoolOptions::new()
+        .max_connections(2)
+        .connect_lazy_with(target);
+    let backend = SqliteBackend::with_pool(pool.clone(), SqliteOptions::new()).unwrap();
+    backend.setup_schema().await.unwrap();
+    let mut other = pool.acquire().await.unwrap();
+    // The next one to connect has not read the schema yet.
+    let mut next = pool.acquire().await.unwrap();
+    sqlx::raw_sql("BEGIN EXCLUSIVE; CREATE TABLE another (x)")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let timeout = sqlx::raw_sql("PRAGMA busy_timeout");
+    timeout.execute(&mut *next).await.unwrap();
+    drop(next);
+    let started = std::time::Instant::now();
+    let error = acquire_by(&backend, &key("k"), MINUTE, Duration::from_secs(3))
+        .await
+        .unwrap_err();
+    assert!(started.elapsed() < MINUTE / 2, "{:?}", started.elapsed());
+    assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error}");
+    assert!(!error.outcome_unknown());
+    sqlx::raw_sql("COMMIT").execute(&mut *other).await.unwrap();
+    take(&backend, &key("k"), MINUTE).await;
+}
+
 #[tokio::test]
 async fn a_pool_in_use_gives_an_error_of_known_outcome() {
     let (_folder, path) = file();

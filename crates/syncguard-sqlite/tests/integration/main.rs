@@ -2,6 +2,7 @@
 
 mod abandoned;
 mod busy;
+mod clock;
 mod commit;
 mod common;
 mod conformance;
@@ -10,6 +11,8 @@ mod given_pool;
 mod harness;
 mod list;
 mod memory;
+#[cfg(unix)]
+mod other_process;
 mod permissions;
 mod preflight;
 mod processes;
