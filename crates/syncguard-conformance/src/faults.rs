@@ -54,6 +54,9 @@
 //! [`Server`](syncguard_testkit::Server). Clients must reach the store by TCP, and its grants must carry
 //! fences.
 //!
+//! A store without a server, such as a file, runs the cases that break neither network nor server:
+//! [`local_fault_suite!`](crate::local_fault_suite).
+//!
 //! A fault of the network affects all calls of a client. Where a case needs a fault that affects only
 //! extends or only releases, a wrapper around the backend causes it. The cases use the backend through
 //! [`Locks`](syncguard_core::Locks), as applications do.

@@ -30,6 +30,11 @@ impl<T: Target> Fixture<T> {
         }
     }
 
+    /// On a store that the case changes by its clients alone.
+    pub async fn local(test: &'static str) -> Self {
+        Self::shared(test).await
+    }
+
     /// On a server that only this case uses.
     pub async fn own(test: &'static str) -> Self {
         let server = blocking(T::start).await;

@@ -6,6 +6,7 @@ mod clock;
 mod commit;
 mod common;
 mod conformance;
+mod faults;
 mod files;
 mod given_pool;
 mod harness;
