@@ -8,26 +8,11 @@ use clap_complete::Shell;
 
 use crate::duration;
 
-const EXIT_CODES: &str = "\
-Exit codes:
-    0    done; for `run`, the command ended with 0
-    1    no: the key is free, the id holds no lock, the doctor found errors
-   64    wrong usage: an option, key, lock id or URL
-   69    the store cannot be reached, or does not answer
-   70    internal error
-   75    busy: someone else holds the key (--conflict-exit-code changes it)
-   76    the lease was lost while the command ran
-   77    the store refuses the credentials, or a permission is missing
-  126    the command cannot be executed
-  127    the command was not found
-128+N    signal N ended the command, or the wait
-`run` ends with the command's own code in all other cases.";
-
 /// Runs a command under a distributed lock, and looks at, extends and releases locks
 ///
 /// At most one process holds a key at a time, on one machine or on many: all that use the same store.
 #[derive(Debug, Parser)]
-#[command(name = "syncguard", version, after_long_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "syncguard", version, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -45,16 +30,19 @@ pub(crate) struct StoreArgs {
     ///
     /// One of
     ///   sqlite:PATH
-    ///   redis://HOST:PORT, rediss:// (TLS), redis-cluster://, redis-sentinel://
+    ///   redis://HOST:PORT, rediss://HOST:PORT with TLS
+    ///   redis-cluster://HOST:PORT, redis-sentinel://HOST:PORT
     ///   postgres://USER@HOST/DATABASE
-    ///   firestore://PROJECT (on the emulator, if FIRESTORE_EMULATOR_HOST is set)
+    ///   firestore://PROJECT
     ///
-    /// Without --store and SYNCGUARD_STORE, the store is an SQLite file in the user's state folder, on Linux
-    /// ~/.local/state/syncguard/locks.db. Each user has a file of their own, root too: to exclude processes of
-    /// other users, name a store that they share.
+    /// Without --store and SYNCGUARD_STORE, it is an SQLite file in the
+    /// user's state folder, on Linux ~/.local/state/syncguard/locks.db. Each
+    /// user has a file of their own, root too: to exclude processes of other
+    /// users, name a store that they share.
     ///
-    /// syncguard never prints a password of the URL. But other users of the machine can see a process's
-    /// arguments: put a password into SYNCGUARD_STORE.
+    /// syncguard never prints a password of the URL. But other users of the
+    /// machine can see a process's arguments: put a password into
+    /// SYNCGUARD_STORE.
     #[arg(long, global = true, value_name = "URL", verbatim_doc_comment)]
     pub(crate) store: Option<String>,
     /// Redis, PostgreSQL, SQLite: prefix of all names in the store
@@ -91,17 +79,11 @@ pub(crate) enum Command {
     #[command(flatten)]
     OnStore(OnStore),
     /// Print completions for a shell
-    #[command(
-        after_help = "Example: syncguard completions bash > /etc/bash_completion.d/syncguard"
-    )]
     Completions {
         /// The shell
         shell: Shell,
     },
     /// Print the manual page, or that of a command
-    #[command(
-        after_help = "Example: syncguard man run > /usr/local/share/man/man1/syncguard-run.1"
-    )]
     Man {
         /// The command
         command: Option<String>,
@@ -124,10 +106,6 @@ pub(crate) enum OnStore {
     /// syncguard passes on HUP, INT, QUIT, TERM, USR1 and USR2. If the lease is lost, it sends TERM to the
     /// command, and KILL after the grace period. A lease is lost if the store could not be reached for a
     /// whole TTL, or if someone released the lock by force.
-    #[command(
-        after_help = "Example: syncguard run backup --no-wait -- /usr/local/bin/backup --all\n\
-                      Exit codes: `syncguard --help` lists them."
-    )]
     Run(RunArgs),
     /// Show who holds a key, or what a lock id holds
     Status(StatusArgs),
@@ -140,7 +118,6 @@ pub(crate) enum OnStore {
     ///
     /// Nothing renews the lease: `syncguard extend` it, and `syncguard release` it at the end. To hold a key
     /// while a command runs, use `syncguard run`.
-    #[command(after_help = "Example: id=$(syncguard acquire deploy --ttl 10m) || exit")]
     Acquire(AcquireArgs),
     /// Make a lock last for another TTL from now
     Extend(ExtendArgs),
@@ -167,15 +144,15 @@ pub(crate) struct HoldArgs {
     /// 5m, 1h30m
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse)]
     pub(crate) ttl: Duration,
-    /// How long to wait for the key: a duration, or `forever`
+    /// How long to wait for the key, and for a store that cannot be reached: a duration, or `forever`
+    /// [default: 10s for the key; fail at once if the store cannot be reached]
     #[arg(
         long,
         value_name = "DURATION",
-        default_value = "10s",
         value_parser = duration::parse_wait,
         conflicts_with = "no_wait"
     )]
-    pub(crate) wait: Duration,
+    pub(crate) wait: Option<Duration>,
     /// Fail at once if someone else holds the key
     #[arg(long)]
     pub(crate) no_wait: bool,

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 
 use serde_json::json;
-use syncguard_core::{LockInfoDebug, LockKey};
+use syncguard_core::{LockId, LockInfoDebug, LockKey, Ttl};
 
 use crate::args::{ExtendArgs, HoldArgs, ReleaseArgs, StatusArgs};
 use crate::duration;
@@ -18,10 +18,19 @@ pub(crate) async fn status(
     store: &Store,
     output: Output,
 ) -> Result<u8, Failure> {
-    let locks = store.open(Purpose::Look).await?;
     let found = match (&args.id, &args.key) {
-        (Some(id), _) => locks.get_by_id_raw(id).await?,
-        (None, Some(key)) => locks.get_by_key_raw(key).await?,
+        (Some(id), _) => {
+            let id = LockId::parse(id)?;
+            store.open(Purpose::Look).await?.get_by_id_raw(id).await?
+        }
+        (None, Some(key)) => {
+            let key = LockKey::new(key)?;
+            store
+                .open(Purpose::Look)
+                .await?
+                .get_by_key_raw(&key)
+                .await?
+        }
         (None, None) => return Err(Failure::usage("name a key, or a lock id by --id")),
     };
     let (text, value) = match &found {
@@ -71,8 +80,9 @@ pub(crate) async fn extend(
     store: &Store,
     output: Output,
 ) -> Result<u8, Failure> {
+    let (id, ttl) = (LockId::parse(&args.id)?, Ttl::new(args.ttl)?);
     let locks = store.open(Purpose::Look).await?;
-    let extended = locks.extend(&args.id, args.ttl).await?;
+    let extended = locks.extend(id, ttl.as_duration()).await?;
     let text = match extended.is_extended() {
         true => format!("extended: the lease ends in {}", duration::show(args.ttl)),
         false => "the id holds no lock: it was released, or has expired".to_owned(),
@@ -86,10 +96,10 @@ pub(crate) async fn release(
     store: &Store,
     output: Output,
 ) -> Result<u8, Failure> {
-    let locks = store.open(Purpose::Look).await?;
-    let (id, gone) = match (&args.force, &args.id) {
+    let (locks, id, gone) = match (&args.force, &args.id) {
         (Some(key), _) => {
             let key = LockKey::new(key)?;
+            let locks = store.open(Purpose::Look).await?;
             let Some(lock) = locks.get_by_key_raw(&key).await? else {
                 output.result("free: nothing to release", &json!({ "ok": false }))?;
                 return Ok(exit::NO);
@@ -101,14 +111,20 @@ pub(crate) async fn release(
                 return Ok(exit::NO);
             }
             (
-                lock.lock_id.as_str().to_owned(),
+                locks,
+                lock.lock_id,
                 "that lock has ended in the meantime; nothing was released",
             )
         }
-        (None, Some(id)) => (
-            id.clone(),
-            "the id holds no lock: it was released, or has expired",
-        ),
+        (None, Some(id)) => {
+            let id = LockId::parse(id)?;
+            let locks = store.open(Purpose::Look).await?;
+            (
+                locks,
+                id,
+                "the id holds no lock: it was released, or has expired",
+            )
+        }
         (None, None) => return Err(Failure::usage("name a lock id, or a key by --force")),
     };
     let released = locks.release(id).await;

@@ -8,7 +8,7 @@ use crate::output::{Output, coloured};
 use crate::store::{Purpose, Store};
 
 pub(crate) async fn doctor(store: &Store, output: Output) -> Result<u8, Failure> {
-    let locks = store.open(Purpose::Check).await?;
+    let locks = store.open(Purpose::Look).await?;
     let findings = locks.preflight().await?;
     let value = json!({
         "store": store.to_string(),

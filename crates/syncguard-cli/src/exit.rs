@@ -67,8 +67,16 @@ impl Failure {
 
 impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
+        // A wait through failures ends with the last one as its cause.
+        let cause = error
+            .source()
+            .and_then(|cause| cause.downcast_ref::<LockError>());
+        let code = match (error.code(), cause) {
+            (ErrorCode::AcquisitionTimeout, Some(cause)) => cause.code(),
+            (code, _) => code,
+        };
         Self {
-            code: code_of(error.code()),
+            code: code_of(code),
             // What a program calls there, a shell has in another way.
             message: chain(&error).replace(
                 "run `setup_schema`",
@@ -124,6 +132,9 @@ mod tests {
         ] {
             assert_eq!(Failure::from(LockError::new(code, "x")).code, expected);
         }
+        let failing = LockError::new(ErrorCode::NetworkTimeout, "x");
+        let waited = LockError::new(ErrorCode::AcquisitionTimeout, "y").with_source(failing);
+        assert_eq!(Failure::from(waited).code, 69);
         assert_eq!(of_signal(9), 137);
     }
 }

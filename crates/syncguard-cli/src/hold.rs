@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use syncguard_core::{
-    Attempt, AutoExtend, CancellationToken, LockGuard, LockKey, LockOptions, Locks,
+    Attempt, AutoExtend, CancellationToken, LockGuard, LockKey, LockOptions, Locks, Ttl,
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::args::HoldArgs;
 use crate::exit::{self, Failure};
@@ -19,6 +19,10 @@ use crate::{duration, store};
 
 /// How long a wait is silent.
 const SILENT: Duration = Duration::from_secs(1);
+/// How long a wait for the key is that nobody asked for.
+const DEFAULT_WAIT: Duration = Duration::from_secs(10);
+/// The first pause before it tries again to reach the store, and the longest.
+const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
 /// How long the releases of the background may take at the end.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -37,18 +41,26 @@ pub(crate) async fn acquire(
     output: Output,
 ) -> Result<Held, Failure> {
     let key = LockKey::new(&args.key)?;
-    let mut options = LockOptions::new().ttl(args.ttl).timeout(args.wait);
+    let ttl = Ttl::new(args.ttl)?;
+    let wait = Wait::of(args);
+    let locks = tokio::select! {
+        biased;
+        signal = signals.ending() => {
+            interrupted_by(signal, output);
+            return Ok(Held::Interrupted(signal));
+        }
+        locks = connect(store, wait, args.quiet, output) => locks?,
+    };
+    let token = CancellationToken::new();
+    let mut options = LockOptions::new()
+        .ttl(ttl.as_duration())
+        .timeout(wait.left())
+        .retry_failures(wait.covers_the_store)
+        .cancel_on(&token);
     if renewed {
         options = options.auto_extend(AutoExtend::new());
     }
-    let locks = tokio::select! {
-        biased;
-        signal = signals.ending() => return Ok(Held::Interrupted(signal)),
-        locks = store.open(store::Purpose::Acquire) => locks?,
-    };
-    let token = CancellationToken::new();
-    let options = options.cancel_on(&token);
-    let mut acquired = pin!(contend(&locks, &key, args, &options, output));
+    let mut acquired = pin!(contend(&locks, &key, args, wait, &options, output));
     let mut interrupted = None;
     let acquired = loop {
         tokio::select! {
@@ -64,11 +76,109 @@ pub(crate) async fn acquire(
         (Ok(guard), None) => return Ok(Held::Guard(locks.clone(), guard)),
         (Err(failure), None) => Err(failure),
         // Dropped, a guard releases its lock.
-        (_, Some(signal)) => Ok(Held::Interrupted(signal)),
+        (_, Some(signal)) => {
+            interrupted_by(signal, output);
+            Ok(Held::Interrupted(signal))
+        }
     };
     // The store may have granted the key although the attempt failed.
-    settle(&locks).await;
+    tokio::select! {
+        biased;
+        _ = signals.ending() => {}
+        () = settle(&locks) => {}
+    }
     held
+}
+
+/// How long to wait, and for what.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    started: Instant,
+    at_most: Duration,
+    /// It was asked for: a store that cannot be reached is waited for as well.
+    covers_the_store: bool,
+}
+
+impl Wait {
+    fn of(args: &HoldArgs) -> Self {
+        let asked = if args.no_wait {
+            Some(Duration::ZERO)
+        } else {
+            args.wait
+        };
+        let at_most = asked.unwrap_or(DEFAULT_WAIT);
+        Self {
+            started: Instant::now(),
+            at_most,
+            covers_the_store: asked.is_some() && !at_most.is_zero(),
+        }
+    }
+
+    /// `None` for ever.
+    fn deadline(self) -> Option<Instant> {
+        self.started.checked_add(self.at_most)
+    }
+
+    fn left(self) -> Duration {
+        self.at_most.saturating_sub(self.started.elapsed())
+    }
+
+    /// For a message.
+    fn shown(self) -> String {
+        match self.at_most {
+            Duration::MAX => String::new(),
+            at_most => format!("; waiting for {} at most", duration::show(at_most)),
+        }
+    }
+}
+
+/// Tells a program which signal ended a wait.
+pub(crate) fn interrupted_by(signal: i32, output: Output) {
+    let code = exit::of_signal(signal);
+    output.event("interrupted", json!({ "signal": signal, "exitCode": code }));
+}
+
+/// Connects to the store, and tries again for as long as the wait lasts if it covers that.
+async fn connect(
+    store: &store::Store,
+    wait: Wait,
+    quiet: bool,
+    output: Output,
+) -> Result<Locks, Failure> {
+    let [mut pause, longest] = RETRY;
+    let mut announced = quiet;
+    let mut last = None;
+    loop {
+        let opened = store.open(store::Purpose::Acquire);
+        let opened = match wait.deadline().filter(|_| wait.covers_the_store) {
+            None => opened.await,
+            Some(deadline) => match (timeout_at(deadline, opened).await, last) {
+                (Ok(opened), _) => opened,
+                (Err(_), last) => Err(last.unwrap_or_else(|| {
+                    Failure::new(
+                        exit::UNAVAILABLE,
+                        "the store did not answer until the wait ended",
+                    )
+                })),
+            },
+        };
+        let failure = match opened {
+            Err(failure) if failure.code == exit::UNAVAILABLE && wait.covers_the_store => failure,
+            opened => return opened,
+        };
+        if wait.left().is_zero() {
+            return Err(failure);
+        }
+        if !announced && wait.started.elapsed() >= SILENT {
+            announced = true;
+            let text = format!("the store cannot be reached: {store}{}", wait.shown());
+            let more = json!({ "store": store.to_string() });
+            output.note("unavailable", &text, more).await;
+        }
+        last = Some(failure);
+        sleep(pause.min(wait.left())).await;
+        pause = longest.min(pause * 2);
+    }
 }
 
 /// Waits for what is released in the background.
@@ -81,11 +191,12 @@ async fn contend(
     locks: &Locks,
     key: &LockKey,
     args: &HoldArgs,
+    wait: Wait,
     options: &LockOptions,
     output: Output,
 ) -> Result<LockGuard, Failure> {
     let busy = |message: String| Failure::new(args.conflict_exit_code, message);
-    if args.no_wait || args.wait.is_zero() {
+    if wait.at_most.is_zero() {
         return match locks.try_lock(key).options(options).attempt().await? {
             Attempt::Acquired(guard) => Ok(guard),
             Attempt::Locked { free_in, .. } => {
@@ -104,7 +215,7 @@ async fn contend(
     let announced = async {
         sleep(SILENT).await;
         if !args.quiet {
-            announce(locks, key, args.wait, output).await;
+            announce(locks, key, wait, output).await;
         }
         pending::<Infallible>().await
     };
@@ -131,19 +242,16 @@ async fn contend(
 }
 
 /// Prints the age and the end of the lease that it waits for. If the store does not know, the wait goes on.
-async fn announce(locks: &Locks, key: &LockKey, wait: Duration, output: Output) {
+async fn announce(locks: &Locks, key: &LockKey, wait: Wait, output: Output) {
     let Ok(Some(lock)) = locks.get_by_key_raw(key).await else {
         return;
     };
-    let most = match wait {
-        Duration::MAX => String::new(),
-        wait => format!("; waiting for {} at most", duration::show(wait)),
-    };
     let text = format!(
-        "{} is held for {}, its lease ends in {} unless it is renewed{most}",
+        "{} is held for {}, its lease ends in {} unless it is renewed{}",
         output.key(key),
         duration::show(age(&lock)),
         duration::show(left(&lock)),
+        wait.shown(),
     );
     output
         .note(

@@ -10,6 +10,7 @@ mod duration;
 mod exit;
 mod hold;
 mod list;
+mod manual;
 mod output;
 mod run;
 mod signals;
@@ -17,7 +18,8 @@ mod store;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, FromArgMatches as _};
 
 use crate::args::{Cli, Command, OnStore};
 use crate::exit::Failure;
@@ -29,7 +31,8 @@ fn main() -> ExitCode {
     if let Some(code) = run::as_helper() {
         return code.into();
     }
-    let cli = match Cli::try_parse() {
+    let parsed = manual::command().try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return refused(&error).into(),
     };
@@ -40,7 +43,7 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "syncguard", &mut script);
             output::print(&script).map(|()| 0)
         }
-        Command::Man { command } => manual(command.as_deref()).map(|()| 0),
+        Command::Man { command } => print_manual(command.as_deref()).map(|()| 0),
         Command::OnStore(command) => match Store::named(&cli.store) {
             Ok(store) => {
                 execute(command, &store, output).map_err(|failure| failure.of_store(&store))
@@ -57,33 +60,54 @@ fn main() -> ExitCode {
 
 /// Prints what the parser says, which may be the help, and returns the exit code.
 fn refused(error: &clap::Error) -> u8 {
-    // If it cannot be printed, the exit code says the same.
-    let _ = error.print();
     if !error.use_stderr() {
+        // If it cannot be printed, the exit code says the same.
+        let _ = error.print();
         return 0;
     }
-    let is_given = |word: &str| std::env::args_os().any(|argument| argument == word);
-    if is_given("run") && !is_given("--") {
-        let _ = output::hint("the command follows `--`: syncguard run KEY -- COMMAND...");
+    // What follows `--` is the command's.
+    let own = || {
+        std::env::args_os()
+            .skip(1)
+            .take_while(|argument| argument != "--")
+    };
+    let is_given = |word: &str| own().any(|argument| argument == word);
+    let lacks_dashes = is_given("run") && own().count() + 1 == std::env::args_os().count();
+    let hint = "the command follows `--`: syncguard run KEY -- COMMAND...";
+    if is_given("--json") {
+        let text = error.to_string();
+        // The first paragraph; the usage and tips follow.
+        let text = text.split("\n\n").next().unwrap_or_default();
+        let mut message = match error.kind() {
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                "a command is missing; `syncguard --help` lists them".to_owned()
+            }
+            _ => {
+                let words: Vec<_> = text.split_whitespace().skip(1).collect();
+                words.join(" ")
+            }
+        };
+        if lacks_dashes {
+            message = format!("{message}; {hint}");
+        }
+        Output::of_messages(true).failure(&Failure::usage(message));
+    } else {
+        let _ = error.print();
+        if lacks_dashes {
+            let _ = output::hint(hint);
+        }
     }
     exit::USAGE
 }
 
-fn manual(of: Option<&str>) -> Result<(), Failure> {
-    let mut cli = Cli::command();
-    // Names the commands in full, and gives them the global options.
-    cli.build();
-    let command = match of {
-        None => &cli,
-        Some(name) => cli.find_subcommand(name).ok_or_else(|| {
-            Failure::usage(format!(
-                "there is no command {name}: see `syncguard --help`"
-            ))
-        })?,
-    };
-    let mut page = Vec::new();
-    let rendered = clap_mangen::Man::new(command.clone()).render(&mut page);
-    rendered.map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;
+fn print_manual(of: Option<&str>) -> Result<(), Failure> {
+    let page = manual::page(of).ok_or_else(|| {
+        let name = of.unwrap_or_default();
+        Failure::usage(format!(
+            "there is no command {name}: see `syncguard --help`"
+        ))
+    })?;
+    let page = page.map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;
     output::print(&page)
 }
 

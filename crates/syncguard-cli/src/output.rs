@@ -28,6 +28,11 @@ impl Output {
         }
     }
 
+    /// For messages alone.
+    pub(crate) fn of_messages(json: bool) -> Self {
+        Self { json, raw: false }
+    }
+
     pub(crate) fn is_json(self) -> bool {
         self.json
     }
@@ -61,12 +66,22 @@ impl Output {
         let _ = tokio::time::timeout(PATIENCE, written).await;
     }
 
+    /// What a program is told alone.
+    pub(crate) fn event(self, event: &str, more: Value) {
+        if self.json {
+            // The exit code says the same.
+            let _ = writeln!(io::stderr(), "{}", self.message(event, "", more));
+        }
+    }
+
     fn message(self, event: &str, text: &str, more: Value) -> String {
         if self.json {
             let mut fields = Map::from_iter([("event".to_owned(), event.into())]);
-            match more {
-                Value::Object(more) => fields.extend(more),
-                _ => drop(fields.insert("message".to_owned(), text.into())),
+            if !text.is_empty() {
+                fields.insert("message".to_owned(), text.into());
+            }
+            if let Value::Object(more) = more {
+                fields.extend(more);
             }
             Value::Object(fields).to_string()
         } else {

@@ -48,26 +48,55 @@ pub(crate) async fn run(args: &RunArgs, store: &Store, output: Output) -> Result
         Held::Interrupted(signal) => return Ok(exit::of_signal(signal)),
     };
     let ran = under_the_lock(args, &guard, &mut signals, output).await;
-    let released = guard.release().await;
-    report_release(&locks, &released, output).await;
-    match ran? {
-        Ended::Lost => Ok(exit::LOST),
-        Ended::Interrupted(signal) => Ok(exit::of_signal(signal)),
-        Ended::Command(_) if released.is_ok_and(|released| !released.is_released()) => {
-            let text = "the lease was lost before the command ended: someone released the lock by \
-                        its id, or it expired";
-            output.note("lost", text, json!({})).await;
-            Ok(exit::LOST)
+    let released = async {
+        let released = guard.release().await;
+        report_release(&locks, &released, output).await;
+        released
+    };
+    let released = tokio::select! {
+        biased;
+        released = released => Some(released),
+        () = signals.ending_twice() => {
+            let text = "stopped waiting for the release of the lock, which expires with its TTL";
+            output.note("unreleased", text, json!({})).await;
+            None
         }
-        Ended::Command(status) => Ok(child::code(status)),
-    }
+    };
+    let (status, is_lost) = match ran? {
+        Ended::Interrupted(signal) => {
+            hold::interrupted_by(signal, output);
+            return Ok(exit::of_signal(signal));
+        }
+        Ended::Lost(status) => (status, true),
+        Ended::Command(status) => {
+            let is_lost = matches!(released, Some(Ok(released)) if !released.is_released());
+            if is_lost {
+                let text = "the lease was lost before the command ended: someone released the lock by \
+                            its id, or it expired";
+                output.note("lost", text, json!({})).await;
+            }
+            (status, is_lost)
+        }
+    };
+    let code = match is_lost {
+        true => exit::LOST,
+        false => child::code(status),
+    };
+    let ended = json!({
+        "exitCode": code,
+        "status": status.code(),
+        "signal": child::signal(status),
+        "lost": is_lost,
+    });
+    output.event("ended", ended);
+    Ok(code)
 }
 
 /// How the work under the lock ended.
 enum Ended {
     Command(ExitStatus),
     /// The lease was lost before the command had ended.
-    Lost,
+    Lost(ExitStatus),
     /// A signal came before the command was started.
     Interrupted(i32),
 }
@@ -92,11 +121,11 @@ async fn under_the_lock(
     // If this process is killed, the command is to end before the key is free. The lease was renewed within the
     // last third of the TTL.
     let grace_alone = args.grace.min(args.hold.ttl / 2);
-    let mut child = Child::start(&args.command, environment, grace_alone)?;
+    let mut child = Child::start(&args.command, environment, grace_alone, output)?;
     let is_lost = supervise(&mut child, args.grace, guard, signals, output).await;
     let status = child.reap(is_lost)?;
     Ok(if is_lost {
-        Ended::Lost
+        Ended::Lost(status)
     } else {
         Ended::Command(status)
     })

@@ -38,6 +38,13 @@ impl Signals {
         self.0.try_recv().ok()
     }
 
+    /// The second of two signals that ask this process to end. The first may be that of the command, which a
+    /// terminal sends to both.
+    pub(crate) async fn ending_twice(&mut self) {
+        self.ending().await;
+        self.ending().await;
+    }
+
     /// The next signal that asks this process to end.
     pub(crate) async fn ending(&mut self) -> i32 {
         loop {

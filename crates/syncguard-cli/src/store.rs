@@ -30,10 +30,8 @@ const SCHEMES: &str = "sqlite:, redis://, rediss://, redis-cluster://, redis-sen
 pub(crate) enum Purpose {
     /// It acquires locks: the store is set up for them if it is not.
     Acquire,
-    /// It works on locks that there are.
+    /// It works on locks that there are, or checks the configuration: it creates nothing.
     Look,
-    /// It checks the configuration, and writes nothing.
-    Check,
 }
 
 /// A store, and how it is configured. `Display` shows no password.
@@ -158,12 +156,21 @@ impl Place {
         let base = scheme.split(['-', '+']).next().unwrap_or(scheme);
         match base {
             "sqlite" => sqlite_path(rest).map(Self::Sqlite),
-            "redis" | "rediss" | "valkey" | "valkeys" => Ok(Self::Redis(url.to_owned())),
-            "postgres" | "postgresql" => Ok(Self::Postgres(url.to_owned())),
-            "firestore" => Ok(Self::Firestore(match env::var("FIRESTORE_EMULATOR_HOST") {
-                Ok(host) => at_emulator(url, &host),
-                Err(_) => url.to_owned(),
-            })),
+            "redis" | "rediss" | "valkey" | "valkeys" => {
+                needs_slashes(rest, base, "HOST:PORT")?;
+                Ok(Self::Redis(url.to_owned()))
+            }
+            "postgres" | "postgresql" => {
+                needs_slashes(rest, base, "USER@HOST/DATABASE")?;
+                Ok(Self::Postgres(url.to_owned()))
+            }
+            "firestore" => {
+                needs_slashes(rest, base, "PROJECT")?;
+                Ok(Self::Firestore(match env::var("FIRESTORE_EMULATOR_HOST") {
+                    Ok(host) => at_emulator(url, &host),
+                    Err(_) => url.to_owned(),
+                }))
+            }
             _ => Err(Failure::usage(format!(
                 "a store's URL begins with one of {SCHEMES}"
             ))),
@@ -190,6 +197,16 @@ impl fmt::Debug for Place {
 /// The handle on a backend. Nobody reads what it would log: failed releases are printed.
 fn locks(backend: impl LockBackend<Fence = Fence>) -> Locks {
     Locks::builder(backend).on_release_error(|_| {}).build()
+}
+
+/// Drivers read a URL without its two slashes as that of another host, such as the local one.
+fn needs_slashes(rest: &str, scheme: &str, form: &str) -> Result<(), Failure> {
+    match rest.starts_with("//") {
+        true => Ok(()),
+        false => Err(Failure::usage(format!(
+            "the store's URL has two slashes after {scheme}:, as in {scheme}://{form}"
+        ))),
+    }
 }
 
 /// The path of `sqlite:PATH`, `sqlite://PATH` and `sqlite:///ABSOLUTE/PATH`.
@@ -301,6 +318,23 @@ mod tests {
         }
         for url in ["sqlite:", "sqlite::memory:", "sqlite://:memory:"] {
             assert!(Place::of_url(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_url_without_two_slashes_is_refused_and_the_form_is_shown() {
+        for (url, form) in [
+            ("redis:/secret", "redis://HOST:PORT"),
+            ("redis:secret:6379", "redis://HOST:PORT"),
+            ("rediss:/user:secret@host", "rediss://HOST:PORT"),
+            ("redis-cluster:/secret", "redis://HOST:PORT"),
+            ("postgres:/secret/db", "postgres://USER@HOST/DATABASE"),
+            ("postgresql:secret", "postgresql://USER@HOST/DATABASE"),
+            ("firestore:/secret", "firestore://PROJECT"),
+        ] {
+            let failure = Place::of_url(url).unwrap_err();
+            assert!(failure.message.contains(form), "{}", failure.message);
+            assert!(!failure.message.contains("secret"), "{}", failure.message);
         }
     }
 

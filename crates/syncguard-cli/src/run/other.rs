@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::exit::{self, Failure};
+use crate::output::Output;
 
 /// How often it is asked whether the command has ended.
 const POLL: Duration = Duration::from_millis(20);
@@ -20,6 +21,7 @@ impl Child {
         command: &[OsString],
         environment: impl IntoIterator<Item = (&'static str, String)>,
         _grace: Duration,
+        _output: Output,
     ) -> Result<Self, Failure> {
         let [program, arguments @ ..] = command else {
             return Err(Failure::usage("name a command"));
@@ -63,6 +65,11 @@ impl Child {
             Failure::new(exit::INTERNAL, message)
         })
     }
+}
+
+/// The signal that ended the command: here there are none.
+pub(super) fn signal(_status: ExitStatus) -> Option<i32> {
+    None
 }
 
 /// The exit code of `syncguard` for that of the command.

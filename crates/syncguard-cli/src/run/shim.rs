@@ -3,7 +3,6 @@
 
 use std::env::ArgsOs;
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -11,6 +10,7 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 use super::child::not_started;
 use crate::exit;
+use crate::output::Output;
 
 /// The first argument of the shim.
 pub(super) const NAME: &str = "__become";
@@ -18,11 +18,15 @@ pub(super) const NAME: &str = "__become";
 /// This program, whatever became of its file.
 pub(super) const SELF: &str = "/proc/self/exe";
 
+/// The argument of a shim that prints its messages as JSON.
+const JSON: &str = "json";
+
 /// What starts a command that is told, by TERM, when this process dies.
-pub(super) fn command(command: &[OsString]) -> Command {
+pub(super) fn command(command: &[OsString], output: Output) -> Command {
     let mut shim = Command::new(SELF);
     shim.arg0("syncguard")
         .arg(NAME)
+        .arg(if output.is_json() { JSON } else { "text" })
         .arg(getpid().as_raw_nonzero().to_string())
         .args(command);
     shim
@@ -30,6 +34,7 @@ pub(super) fn command(command: &[OsString]) -> Command {
 
 /// The shim itself: becomes the command, or returns the exit code if that fails.
 pub(super) fn shim(mut arguments: ArgsOs) -> u8 {
+    let is_json = arguments.next().is_some_and(|form| form == JSON);
     let parent = arguments.next().unwrap_or_default();
     let command: Vec<OsString> = arguments.collect();
     let [program, rest @ ..] = &command[..] else {
@@ -45,6 +50,6 @@ pub(super) fn shim(mut arguments: ArgsOs) -> u8 {
     }
     let error = Command::new(program).args(rest).exec();
     let failure = not_started(&command, &error);
-    let _ = writeln!(std::io::stderr(), "syncguard: {}", failure.message);
+    Output::of_messages(is_json).failure(&failure);
     failure.code
 }

@@ -15,6 +15,7 @@ use rustix::process::{
 use tokio::sync::oneshot;
 
 use crate::exit::{self, Failure};
+use crate::output::Output;
 use crate::signals::ends;
 
 /// The command while it runs.
@@ -37,9 +38,10 @@ impl Child {
         command: &[OsString],
         environment: impl IntoIterator<Item = (&'static str, String)>,
         grace: Duration,
+        output: Output,
     ) -> Result<Self, Failure> {
         let has_own_group = !has_terminal();
-        let mut start = prepared(command)?;
+        let mut start = prepared(command, output)?;
         start.envs(environment);
         if has_own_group {
             start.process_group(0);
@@ -141,6 +143,11 @@ pub(super) fn code(status: ExitStatus) -> u8 {
     }
 }
 
+/// The signal that ended the command.
+pub(super) fn signal(status: ExitStatus) -> Option<i32> {
+    status.signal()
+}
+
 /// Why a command could not be started.
 pub(super) fn not_started(command: &[OsString], error: &io::Error) -> Failure {
     let name = command.first().map(|name| name.to_string_lossy());
@@ -159,12 +166,12 @@ fn has_terminal() -> bool {
 }
 
 #[cfg(target_os = "linux")]
-fn prepared(command: &[OsString]) -> Result<Command, Failure> {
-    Ok(super::shim::command(command))
+fn prepared(command: &[OsString], output: Output) -> Result<Command, Failure> {
+    Ok(super::shim::command(command, output))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn prepared(command: &[OsString]) -> Result<Command, Failure> {
+fn prepared(command: &[OsString], _output: Output) -> Result<Command, Failure> {
     let [program, arguments @ ..] = command else {
         return Err(Failure::usage("name a command"));
     };

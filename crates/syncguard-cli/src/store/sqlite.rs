@@ -25,8 +25,8 @@ pub(super) async fn open(
     if let Some(table) = asked.fence_counters {
         options = options.fence_counters_table(table);
     }
-    if purpose == Purpose::Check {
-        return check(path, options);
+    if purpose == Purpose::Look {
+        return existing(path, options);
     }
     if super::users_own().is_ok_and(|own| own == path) {
         create_folder(path)?;
@@ -35,11 +35,15 @@ pub(super) async fn open(
 }
 
 /// Over a pool: to connect would create the file and its tables, and change the journal mode.
-fn check(path: &Path, options: SqliteOptions) -> Result<Locks, LockError> {
+fn existing(path: &Path, options: SqliteOptions) -> Result<Locks, LockError> {
     if !path.is_file() {
-        let path = path.display();
-        let message = format!("there is no file {path}; the first `syncguard run` creates it");
-        return Err(LockError::invalid_argument(message));
+        let shown = path.display();
+        return Err(LockError::invalid_argument(match path.is_dir() {
+            true => format!("{shown} is a folder; name a file"),
+            false => format!(
+                "there is no store yet: no file {shown}; `syncguard run` and `syncguard acquire` create it"
+            ),
+        }));
     }
     let target = SqliteConnectOptions::new().filename(path);
     let pool = SqlitePoolOptions::new().max_connections(1);

@@ -163,7 +163,7 @@ fn a_store_that_cannot_be_asked_fails_and_says_why() {
         ),
         ("http://user:correct%20horse@host", 64, "begins with one of"),
         ("correct%20horse", 64, "a store is a URL"),
-        ("sqlite:/nowhere/locks.db", 64, "there is no file"),
+        ("sqlite:/nowhere/locks.db", 64, "there is no store yet"),
     ] {
         let (output, text) = doctor(&["--store", url]);
         assert_eq!(output.status.code(), Some(code), "{text}");

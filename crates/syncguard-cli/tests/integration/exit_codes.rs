@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
+use serde_json::{Value, json};
+
 use crate::common::Stage;
 
 #[test]
@@ -35,6 +37,69 @@ fn a_command_that_cannot_be_started() {
         assert!(text.contains("cannot be executed"), "{text}");
     }
     assert!(stage.is_free("k"));
+}
+
+/// What `--json` prints on standard error: an object a line, the last one with the exit code.
+fn events(stage: &Stage, arguments: &[&str], code: i32) -> Vec<Value> {
+    let output = stage.syncguard(&[&["--json"][..], arguments].concat());
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{arguments:?}: {output:?}"
+    );
+    assert!(output.stdout.is_empty(), "{arguments:?}: {output:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    let events: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect();
+    let last = events.last().expect("an event");
+    assert_eq!(last["exitCode"], code, "{text}");
+    events
+}
+
+#[test]
+fn a_program_is_told_how_a_run_ended() {
+    for stage in Stage::each() {
+        let run = |script: &str, code| {
+            let arguments = ["run", "k", "--", "sh", "-c", script];
+            events(&stage, &arguments, code)
+        };
+        let told = |exit: i32, status: Option<i32>, signal: Option<i32>, lost: bool| {
+            json!({
+                "event": "ended",
+                "exitCode": exit,
+                "status": status,
+                "signal": signal,
+                "lost": lost,
+            })
+        };
+        assert_eq!(run("exit 3", 3), [told(3, Some(3), None, false)]);
+        assert_eq!(
+            run("kill -TERM $$", 143),
+            [told(143, None, Some(15), false)]
+        );
+        let release = format!(
+            "{} release \"$SYNCGUARD_LOCK_ID\" > released",
+            env!("CARGO_BIN_EXE_syncguard")
+        );
+        let lost = run(&release, 76);
+        assert_eq!(lost[0]["event"], "lost");
+        assert_eq!(lost[1], told(76, Some(0), None, true));
+
+        assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "10m"]).0, 0);
+        let busy = events(&stage, &["run", "k", "--no-wait", "--", "true"], 75);
+        assert_eq!(busy[0]["event"], "error");
+    }
+    let stage = Stage::sqlite();
+    fs::write(stage.path("plain"), "").unwrap();
+    for (command, code) in [("no-such-command", 127), ("./plain", 126)] {
+        let told = events(&stage, &["run", "k", "--", command], code);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert_eq!(told[0]["event"], "error");
+        assert_eq!(told[0]["exitCode"], code);
+        assert_eq!(told[1]["status"], code);
+    }
 }
 
 #[test]
@@ -123,6 +188,14 @@ fn a_call_that_is_wrong() {
         ),
         (&["--store", "locks.db", "status", "k"], "sqlite:PATH"),
         (
+            &["--store", "redis:/secret", "status", "k"],
+            "redis://HOST:PORT",
+        ),
+        (
+            &["--store", "postgres:/user:secret@host/db", "status", "k"],
+            "postgres://USER@HOST/DATABASE",
+        ),
+        (
             &["--store", "redis-cluster://127.0.0.1:1", "status", "k"],
             "--store-prefix '{syncguard}'",
         ),
@@ -134,6 +207,28 @@ fn a_call_that_is_wrong() {
         assert!(text.contains(said), "{arguments:?}: {text}");
         assert!(!text.contains("secret"), "{text}");
     }
+    for arguments in [
+        &["run", "k"][..],
+        &["run", "k", "true"],
+        &["run", "k", "--ttl", "30", "--", "true"],
+        &["release"],
+        &["frobnicate"],
+        &[],
+        &["--store", "redis:/secret", "status", "k"],
+    ] {
+        let [event] = &events(&stage, arguments, 64)[..] else {
+            panic!("{arguments:?}");
+        };
+        assert_eq!(event["event"], "error", "{arguments:?}");
+        assert!(
+            event["message"]
+                .as_str()
+                .is_some_and(|text| !text.is_empty())
+        );
+    }
+    // That is the command's.
+    let output = stage.syncguard(&["run", "k", "true", "--", "--json"]);
+    assert!(output.stderr.starts_with(b"error: "), "{output:?}");
     for arguments in [&["--help"][..], &["run", "--help"], &["--version"], &["-h"]] {
         let (code, _) = stage.outcome(arguments);
         assert_eq!(code, 0, "{arguments:?}");

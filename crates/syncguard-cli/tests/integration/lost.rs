@@ -135,18 +135,19 @@ fn a_grace_beyond_the_ttl_does_not_outlast_the_lease() {
 
 #[test]
 fn with_a_terminal_the_command_alone_is_ended() {
-    let stage = Stage::sqlite();
-    let options = [
-        "run", "k", "--ttl", "3s", "--grace", "500ms", "--", "sh", "-c",
-    ];
-    let mut terminal = Terminal::start(&stage, &[&options[..], &[STUBBORN]].concat());
-    stage.wait_for("log", "ready");
-    release_by_force(&stage);
-    assert_eq!(terminal.syncguard.code(), 76);
-    let (pid, child) = (stage.lines("pid").concat(), stage.lines("child").concat());
-    eventually("the end of the command", || !runs(&pid));
-    assert!(runs(&child));
-    kill(&child);
+    for stage in Stage::each() {
+        let options = [
+            "run", "k", "--ttl", "3s", "--grace", "500ms", "--", "sh", "-c",
+        ];
+        let mut terminal = Terminal::start(&stage, &[&options[..], &[STUBBORN]].concat());
+        stage.wait_for("log", "ready");
+        release_by_force(&stage);
+        assert_eq!(terminal.syncguard.code(), 76);
+        let (pid, child) = (stage.lines("pid").concat(), stage.lines("child").concat());
+        eventually("the end of the command", || !runs(&pid));
+        assert!(runs(&child));
+        kill(&child);
+    }
 }
 
 #[test]

@@ -287,6 +287,50 @@ fn the_default_store_is_in_the_users_state_folder() {
     }
 }
 
+/// Nothing is created by looking: no file, no folder, no table.
+#[test]
+fn a_store_that_does_not_exist_is_only_created_by_acquiring() {
+    let id = "A".repeat(22);
+    let looks = [
+        &["status", "k"][..],
+        &["status", "--id", &id],
+        &["list"],
+        &["extend", &id],
+        &["release", &id],
+        &["release", "--force", "k", "--yes"],
+        &["purge"],
+        &["doctor"],
+    ];
+    let stage = Stage::sqlite();
+    let home = stage.path("home");
+    std::fs::create_dir(&home).unwrap();
+    for look in looks {
+        let mut command = stage.command(look);
+        command
+            .env_remove("SYNCGUARD_STORE")
+            .env_remove("XDG_STATE_HOME")
+            .env("HOME", &home);
+        let output = command.output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{look:?}: {text}");
+        assert!(text.contains("no store yet"), "{look:?}: {text}");
+        assert!(text.contains("`syncguard run`"), "{look:?}: {text}");
+        assert_eq!(home.read_dir().unwrap().count(), 0, "{look:?}");
+
+        let (code, text) = stage.outcome(look);
+        assert_eq!(code, 64, "{look:?}: {text}");
+        assert!(!stage.path("locks.db").exists(), "{look:?}");
+    }
+    // A database without tables.
+    stage.touch("locks.db");
+    for look in looks {
+        let (code, text) = stage.outcome(look);
+        let expected = if look[0] == "doctor" { 1 } else { 64 };
+        assert_eq!(code, expected, "{look:?}: {text}");
+        assert_eq!(stage.path("locks.db").metadata().unwrap().len(), 0);
+    }
+}
+
 /// What a script gets that forgot to set a variable.
 #[test]
 fn an_empty_store_and_a_conflict_that_looks_like_a_lock_are_wrong_usage() {
@@ -317,6 +361,13 @@ fn completions_and_the_manual_are_printed() {
         text.contains(".TH syncguard 1") && text.contains("syncguard\\-run"),
         "{text}"
     );
+    for heading in ["EXIT CODES", "ENVIRONMENT VARIABLES", "UNITS"] {
+        assert!(
+            text.contains(&format!(".SH \"{heading}\""))
+                || text.contains(&format!(".SH {heading}")),
+            "{text}"
+        );
+    }
     let (code, text) = stage.outcome(&["man", "run"]);
     assert_eq!(code, 0);
     assert!(
@@ -324,4 +375,26 @@ fn completions_and_the_manual_are_printed() {
         "{text}"
     );
     assert_eq!(stage.outcome(&["man", "walk"]).0, 64);
+}
+
+#[test]
+fn help_fits_into_eighty_columns_and_says_how_each_command_ends() {
+    let stage = Stage::sqlite();
+    let commands = [
+        "run", "status", "list", "acquire", "extend", "release", "purge", "doctor",
+    ];
+    for name in [&[""][..], &commands].concat() {
+        for form in ["-h", "--help"] {
+            let mut command = stage.command(&[name, form][usize::from(name.is_empty())..]);
+            let output = command.env("COLUMNS", "80").output().unwrap();
+            assert!(output.status.success(), "{name}");
+            let text = String::from_utf8(output.stdout).unwrap();
+            for line in text.lines() {
+                assert!(line.chars().count() <= 80, "{name} {form}: {line}");
+            }
+            let is_full = !name.is_empty() || form == "--help";
+            assert_eq!(text.contains("Exit codes:"), is_full, "{name} {form}");
+            assert_eq!(text.contains("SYNCGUARD_STORE  "), is_full, "{name} {form}");
+        }
+    }
 }

@@ -129,6 +129,8 @@ fn the_commands_of_the_page_are_the_programs_own() {
     else {
         panic!("one listing");
     };
+    let (code, text) = stage.outcome(&["run", "another", "--", "true"]);
+    assert_eq!(code, 0, "{text}");
     // Free at first; held, extended and released by its id; then there is nothing to force.
     let output = by_a_shell(&stage, &path, script);
     let text = [&output.stdout[..], &output.stderr[..]].concat();

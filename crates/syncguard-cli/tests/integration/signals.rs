@@ -36,45 +36,125 @@ fn ctrl_c_in_a_terminal_reaches_the_command_once() {
 
 #[test]
 fn a_signal_to_the_wrapper_reaches_a_command_with_a_terminal_once() {
-    let stage = Stage::sqlite();
-    let mut terminal = Terminal::start(&stage, &["run", "k", "--", "sh", "-c", LOGGER]);
-    stage.wait_for("log", "ready");
-    for (signal, line) in [
-        (Signal::INT, "INT"),
-        (Signal::TERM, "TERM"),
-        (Signal::USR1, "USR1"),
-    ] {
-        terminal.syncguard.signal(signal);
-        stage.wait_for("log", line);
+    for stage in Stage::each() {
+        let mut terminal = Terminal::start(&stage, &["run", "k", "--", "sh", "-c", LOGGER]);
+        stage.wait_for("log", "ready");
+        for (signal, line) in [
+            (Signal::INT, "INT"),
+            (Signal::TERM, "TERM"),
+            (Signal::USR1, "USR1"),
+        ] {
+            terminal.syncguard.signal(signal);
+            stage.wait_for("log", line);
+        }
+        thread::sleep(A_WHILE);
+        for line in ["INT", "TERM", "USR1"] {
+            assert_eq!(stage.count("log", line), 1, "{line}");
+        }
+        stage.touch("stop");
+        assert_eq!(terminal.syncguard.code(), 3);
     }
-    thread::sleep(A_WHILE);
-    for line in ["INT", "TERM", "USR1"] {
-        assert_eq!(stage.count("log", line), 1, "{line}");
+}
+
+#[test]
+fn each_of_two_presses_of_ctrl_c_reaches_the_command_and_the_wrapper_waits() {
+    for stage in Stage::each() {
+        let mut terminal = Terminal::start(&stage, &["run", "k", "--", "sh", "-c", LOGGER]);
+        stage.wait_for("log", "ready");
+        for count in 1..=2 {
+            terminal.press("\x03");
+            eventually("a signal", || stage.count("log", "INT") == count);
+            thread::sleep(A_WHILE);
+            assert_eq!(stage.count("log", "INT"), count);
+            assert!(!stage.is_free("k"), "the command still runs");
+        }
+        stage.touch("stop");
+        assert_eq!(terminal.syncguard.code(), 3);
+        assert!(stage.is_free("k"));
     }
-    stage.touch("stop");
-    assert_eq!(terminal.syncguard.code(), 3);
 }
 
 #[test]
 fn a_command_reads_from_the_terminal() {
-    let stage = Stage::sqlite();
-    let script = "read line < /dev/tty; echo \"$line\" > log";
-    let mut terminal = Terminal::start(&stage, &["run", "k", "--", "sh", "-c", script]);
-    terminal.press("hello\n");
-    assert_eq!(terminal.syncguard.code(), 0);
-    assert_eq!(stage.lines("log"), ["hello"]);
+    for stage in Stage::each() {
+        let script = "read line < /dev/tty; echo \"$line\" > log";
+        let mut terminal = Terminal::start(&stage, &["run", "k", "--", "sh", "-c", script]);
+        terminal.press("hello\n");
+        assert_eq!(terminal.syncguard.code(), 0);
+        assert_eq!(stage.lines("log"), ["hello"]);
+    }
 }
 
 #[test]
 fn ctrl_c_ends_a_wait() {
-    let stage = Stage::sqlite();
-    assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "10m"]).0, 0);
+    for stage in Stage::each() {
+        assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "10m"]).0, 0);
+        let wait = ["run", "k", "--wait", "forever", "--", "touch", "ran"];
+        let mut terminal = Terminal::start(&stage, &wait);
+        terminal.read_until("is held for");
+        terminal.press("\x03");
+        assert_eq!(terminal.syncguard.code(), 130);
+        assert!(!stage.path("ran").exists());
+    }
+}
+
+/// The first one ends the wait; what may be held has to be released then, and the store does not answer.
+#[test]
+fn a_second_ctrl_c_ends_the_clean_up_after_a_wait() {
+    let stage = Stage::redis();
+    let server = stage.server.as_ref().unwrap();
+    // The release of what it may have acquired takes up to ten seconds.
+    assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "2s"]).0, 0);
     let wait = ["run", "k", "--wait", "forever", "--", "touch", "ran"];
     let mut terminal = Terminal::start(&stage, &wait);
     terminal.read_until("is held for");
+    server.pause().unwrap();
+    // An attempt is in flight once the lease has ended.
+    thread::sleep(Duration::from_secs(4));
+    terminal.press("\x03");
+    thread::sleep(Duration::from_secs(1));
+    assert!(
+        terminal.syncguard.0.try_wait().unwrap().is_none(),
+        "no clean-up"
+    );
+    let pressed = std::time::Instant::now();
     terminal.press("\x03");
     assert_eq!(terminal.syncguard.code(), 130);
+    assert!(
+        pressed.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        pressed.elapsed()
+    );
+    server.resume().unwrap();
     assert!(!stage.path("ran").exists());
+}
+
+#[test]
+fn two_presses_of_ctrl_c_end_a_release_without_an_answer() {
+    let stage = Stage::redis();
+    let server = stage.server.as_ref().unwrap();
+    let script = "echo ready > log; until [ -e stop ]; do sleep 0.05; done; exit 3";
+    let options = ["run", "k", "--ttl", "10m", "--", "sh", "-c", script];
+    let mut terminal = Terminal::start(&stage, &options);
+    stage.wait_for("log", "ready");
+    server.pause().unwrap();
+    stage.touch("stop");
+    thread::sleep(Duration::from_secs(1));
+    let pressed = std::time::Instant::now();
+    terminal.press("\x03");
+    thread::sleep(A_WHILE);
+    assert!(
+        terminal.syncguard.0.try_wait().unwrap().is_none(),
+        "one is not enough"
+    );
+    terminal.press("\x03");
+    assert_eq!(terminal.syncguard.code(), 3);
+    assert!(
+        pressed.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        pressed.elapsed()
+    );
+    server.resume().unwrap();
 }
 
 #[test]

@@ -78,6 +78,8 @@ type Holders = Mutex<HashMap<usize, (bool, Option<Fence>)>>;
 #[test]
 fn maintenance_beside_work_removes_no_live_lock() {
     for stage in Stage::each() {
+        let (code, text) = stage.outcome(&["run", "another", "--", "true"]);
+        assert_eq!(code, 0, "{text}");
         let (rounds, holders) = (AtomicUsize::new(0), Holders::default());
         let done = AtomicBool::new(false);
         thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! What is printed while it waits.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::Stage;
 
@@ -58,23 +58,86 @@ fn a_quiet_wait_says_nothing() {
     }
 }
 
-#[test]
-fn an_attempt_without_an_answer_leaves_no_lock() {
-    let stage = Stage::redis();
+/// The lease of another holder ends while the server hangs. Then the server executes what it was asked for.
+fn wait_while_the_server_hangs(stage: &Stage, wait: &str) -> i32 {
     assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "3s"]).0, 0);
     let wait = [
-        "run", "k", "--wait", "60s", "--ttl", "10m", "--", "touch", "ran",
+        "run", "k", "--wait", wait, "--ttl", "10m", "--", "touch", "ran",
     ];
     let mut waiting = stage.start(&wait);
     thread::sleep(Duration::from_secs(1));
-    // The lease of the first one ends while the server hangs. Then it executes what it was asked for.
     let server = stage.server.as_ref().unwrap();
     server.pause().unwrap();
     thread::sleep(Duration::from_secs(8));
     server.resume().unwrap();
-    assert_eq!(waiting.code(), 69);
+    waiting.code()
+}
+
+#[test]
+fn an_attempt_without_an_answer_leaves_no_lock() {
+    let stage = Stage::redis();
+    assert_eq!(wait_while_the_server_hangs(&stage, "7s"), 69);
     assert!(stage.is_free("k"));
     assert!(!stage.path("ran").exists());
+}
+
+#[test]
+fn a_wait_that_was_asked_for_goes_on_after_an_attempt_without_an_answer() {
+    let stage = Stage::redis();
+    assert_eq!(wait_while_the_server_hangs(&stage, "60s"), 0);
+    assert!(stage.is_free("k"));
+    assert!(stage.path("ran").exists());
+}
+
+#[test]
+fn a_wait_that_was_asked_for_covers_a_store_that_is_down() {
+    let mut stage = Stage::redis();
+    stage.server.as_mut().unwrap().kill();
+    for down in [
+        &["run", "k"][..],
+        &["run", "k", "--no-wait"],
+        &["run", "k", "--wait", "0"],
+        &["acquire", "k"],
+    ] {
+        let started = Instant::now();
+        let (code, text) = stage.outcome(
+            &[
+                down,
+                &["--", "true"][..if down[0] == "run" { 2 } else { 0 }],
+            ]
+            .concat(),
+        );
+        assert_eq!(code, 69, "{text}");
+        assert!(started.elapsed() < Duration::from_secs(8), "{text}");
+    }
+    let wait = ["run", "k", "--wait", "3s", "--", "true"];
+    let (code, text) = stage.outcome(&wait);
+    assert_eq!(code, 69, "{text}");
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(
+        lines[0].starts_with("syncguard: the store cannot be reached: redis at "),
+        "{text}"
+    );
+    assert!(lines[0].ends_with("; waiting for 3s at most"), "{text}");
+
+    let wait = ["run", "k", "--wait", "10m", "--", "touch", "ran"];
+    let mut waiting = stage.start(&wait);
+    thread::sleep(Duration::from_secs(2));
+    assert!(waiting.0.try_wait().unwrap().is_none());
+    stage.server.as_mut().unwrap().restart().unwrap();
+    assert_eq!(waiting.code(), 0);
+    assert!(stage.path("ran").exists());
+}
+
+#[test]
+fn a_signal_ends_a_wait_for_a_store_that_is_down() {
+    let mut stage = Stage::redis();
+    stage.server.as_mut().unwrap().kill();
+    let mut waiting = stage.start(&["run", "k", "--wait", "forever", "--", "true"]);
+    thread::sleep(Duration::from_secs(2));
+    waiting.signal(rustix::process::Signal::TERM);
+    assert_eq!(waiting.code(), 143);
 }
 
 #[test]
