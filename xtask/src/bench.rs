@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: runs `syncguard-bench`, built as what is measured is built in earnest.
+//! `cargo xtask bench`: runs `syncguard-bench` in a release build.
 
 use std::ffi::{OsStr, OsString};
 
@@ -16,8 +16,9 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Done {
     let mut selection = vec!["--quiet", "--package", "syncguard-bench"];
-    // Figures of another build mean nothing; these are not about figures.
-    let plain = ["--quick", "--help", "-h"];
+    // Figures of a debug build mean nothing. With these options nothing is measured, or the figures do not
+    // count.
+    let plain = ["--quick", "--from", "--help", "-h"];
     let is_plain = |argument: &OsString| plain.iter().any(|it| argument == it);
     if !options.arguments.iter().any(is_plain) {
         selection.push("--release");

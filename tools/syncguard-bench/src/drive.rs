@@ -1,4 +1,4 @@
-//! [`drive`]: tasks that do the same thing over and over, and what they saw.
+//! [`drive`]: tasks that repeat one operation, and their measurements.
 
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -31,7 +31,7 @@ impl Stopwatch {
     }
 }
 
-/// What workers saw together.
+/// The measurements of all workers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample {
     pub(crate) steps_per_second: f64,
@@ -41,7 +41,7 @@ pub(crate) struct Sample {
 }
 
 /// How long calls of one kind took, in µs.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Latency {
     pub(crate) mean_us: f64,
     /// `None` where only the mean is known.
@@ -49,7 +49,7 @@ pub(crate) struct Latency {
     pub(crate) p99_us: Option<f64>,
 }
 
-/// Lets each worker do its steps, one after the other, until the time is over.
+/// Each worker repeats its step until the time is over.
 pub(crate) async fn drive<W: Worker>(workers: Vec<W>, span: Duration) -> Result<Sample> {
     let mut tasks = JoinSet::new();
     let ready = Arc::new(Barrier::new(workers.len() + 1));
@@ -57,11 +57,11 @@ pub(crate) async fn drive<W: Worker>(workers: Vec<W>, span: Duration) -> Result<
     for mut worker in workers {
         let (ready, begun) = (Arc::clone(&ready), Arc::clone(&begun));
         tasks.spawn(async move {
-            // The first time connects, and prepares.
+            // The first step connects and prepares.
             let warm = worker.step(&mut Stopwatch::default()).await;
             ready.wait().await;
             warm?;
-            // For all the same: those that never wait keep others from beginning.
+            // The same start for all: tasks that never wait would delay the start of others.
             let started = *begun.get_or_init(Instant::now);
             let (mut steps, mut watch) = (0_u32, Stopwatch::default());
             while started.elapsed() < span {
@@ -89,7 +89,7 @@ pub(crate) async fn drive<W: Worker>(workers: Vec<W>, span: Duration) -> Result<
     })
 }
 
-/// What this process has computed so far. Servers are processes of their own.
+/// The CPU time of this process so far. Servers are other processes.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap_or_default()
@@ -134,7 +134,7 @@ impl Latency {
     }
 }
 
-/// The value in the middle; the lower one of two.
+/// The median; of two middle values the lower one.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_unstable_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! How fast one key goes from hand to hand when all want it, and how evenly.
+//! The hand-over of one key that all tasks want: how fast, and how fair.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -21,7 +21,7 @@ const KEY: &str = "handover";
 /// How many processes share the tasks.
 const PROCESSES: u16 = 4;
 
-/// Who contends for the key together with three others of its kind.
+/// The contenders for the key: four processes or four handles.
 pub(crate) enum Contenders<'a> {
     /// This program, once more for each: it connects to the store at this address.
     Processes {
@@ -32,8 +32,8 @@ pub(crate) enum Contenders<'a> {
     Handles(&'a [Locks]),
 }
 
-/// What 16 tasks saw that run one section after the other under one lock.
-#[derive(Debug, Serialize)]
+/// The measurements of 16 tasks that run sections under one lock.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Handover {
     /// What the tasks share.
     pub(crate) on: &'static str,
@@ -41,18 +41,18 @@ pub(crate) struct Handover {
     /// From asking for the lock until the section begins.
     pub(crate) p50_wait_ms: f64,
     pub(crate) p99_wait_ms: f64,
-    /// The same in fair shares: the time of 16 sections of one alone.
+    /// The same in fair shares. A fair share is the time of 16 sections of one task alone.
     pub(crate) p99_fair_shares: f64,
     /// Jain's index of fairness over the sections of each task, and of each process.
     pub(crate) fairness_of_tasks: f64,
     pub(crate) fairness_of_processes: f64,
     /// Calls that gave up, of all.
     pub(crate) gave_up: f64,
-    /// Sections of one task alone, whom nobody disturbs.
+    /// Sections per second of one task without contention.
     pub(crate) alone_per_second: f64,
 }
 
-/// What a store has to reach in one process, and in four.
+/// The targets of a store, in one process and in four.
 pub(crate) struct Targets {
     pub(crate) one: Bounds,
     pub(crate) all: Bounds,
@@ -61,7 +61,7 @@ pub(crate) struct Targets {
 }
 
 pub(crate) struct Bounds {
-    /// Sections, of those of one alone.
+    /// Sections, relative to those of one task alone.
     pub(crate) sections: f64,
     /// The 99th percentile of a wait, in fair shares.
     pub(crate) wait: f64,
@@ -88,7 +88,8 @@ impl Targets {
     }
 }
 
-/// Measures all tasks in one process, then in four, and a release by one client that another waits for.
+/// Measures all tasks in one process, then in four, and then a release by one client for which another
+/// client waits.
 pub(crate) async fn measure(
     [from, to]: [&Locks; 2],
     contenders: Contenders<'_>,
@@ -195,7 +196,7 @@ async fn from_one_to_another(
     mut round_trip: impl AsyncFnMut() -> Result<()>,
 ) -> Result<(f64, f64)> {
     const TIMES: usize = 200;
-    /// Until the caller has asked, and its watch is in place.
+    /// Time for the caller to ask and to set up its watch.
     const SETTLED: Duration = Duration::from_millis(20);
     let (mut handed_over, mut round_trips) = (Vec::new(), Vec::new());
     while handed_over.len() < TIMES {
@@ -291,7 +292,8 @@ async fn contend(locks: &Locks, tasks: usize, span: Duration) -> Result<Contende
     Ok(contended)
 }
 
-/// One of the processes: connects, says so, and begins when it is told to. Prints what it saw.
+/// Main function of one of the processes: connects, reports that, starts on a signal, and prints its
+/// measurements.
 pub(crate) async fn contend_as_told(locks: Locks, span: Duration) -> Result<()> {
     println!("ready");
     std::io::stdin().read_line(&mut String::new())?;

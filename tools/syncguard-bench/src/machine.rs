@@ -1,18 +1,18 @@
-//! What was measured on.
+//! The machine of the measurements.
 
 use std::fs;
 use std::process::Command;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-/// The machine and its load from others.
-#[derive(Debug, Serialize)]
+/// The machine, and its load by other programs.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) processor: Option<String>,
     pub(crate) memory_mib: Option<u64>,
     pub(crate) kernel: Option<String>,
-    /// The load average of the minute before: how much others use it.
+    /// The load average of the minute before the run.
     pub(crate) load_before: Option<f64>,
 }
 
@@ -31,7 +31,7 @@ impl Machine {
     }
 }
 
-/// The version that a program tells of itself.
+/// The version that a program prints.
 pub(crate) fn version_of(command: &mut Command) -> String {
     let text = command.output().map(|output| output.stdout);
     let text = text.unwrap_or_default();

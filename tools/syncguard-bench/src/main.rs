@@ -1,8 +1,8 @@
-//! `cargo xtask bench`, a program of its own: what the locks cost, beside what the store itself can do.
+//! `cargo xtask bench`, as a program: measures what locks cost, beside the limit of each store.
 //!
-//! Every figure is the median of repetitions that alternate with those of its limit: the same
-//! commands on the same payload, sent by the store's own benchmark or by its bare driver. On a
-//! machine that others use too, the ratio of the two holds where neither figure does.
+//! Every figure is the median of repetitions that alternate with those of its limit: the same commands on
+//! the same payload, sent by the store's own benchmark or by its bare driver. On a machine that also runs
+//! other programs, the ratio of the two is reliable, and neither figure alone is.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -29,9 +29,9 @@ mod workload;
 use report::{Report, StoreReport};
 use syncguard_postgres::PostgresOptions;
 
-/// What locks cost, beside what each store itself can do
+/// Measures what locks cost, beside the limit of each store
 ///
-/// The tables are Markdown. Servers are started for it, and stopped at the end.
+/// Prints tables in Markdown. Starts the servers that it needs, and stops them at the end.
 #[derive(clap::Parser)]
 #[command(name = "cargo xtask bench")]
 struct Options {
@@ -44,10 +44,17 @@ struct Options {
     /// Draw the figures over the number of tasks into this folder, as SVG
     #[arg(long, value_name = "FOLDER")]
     charts: Option<PathBuf>,
-    /// Measure only how fast and how evenly one key goes from hand to hand
+    /// Replace the tables of this page by the figures: for each store, what is between
+    /// `<!-- bench: STORE -->` and `<!-- /bench -->`
+    #[arg(long, value_name = "FILE")]
+    tables: Option<PathBuf>,
+    /// Measure nothing, and read the figures of an earlier `--json` from this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "quick", "hand_over", "backend"])]
+    from: Option<PathBuf>,
+    /// Measure only the hand-over: how fast and how fairly waiting tasks get one key
     #[arg(long)]
     hand_over: bool,
-    /// Only see that everything runs: a few seconds, in whatever build this is
+    /// Only check that everything runs, in a few seconds: the figures mean nothing
     #[arg(long)]
     quick: bool,
     /// Fail if a ratio misses its target
@@ -141,7 +148,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether no target counts that was missed.
+/// Returns whether the run passed: with `--check`, whether no target was missed.
 fn run(options: &Options) -> Result<bool> {
     if let Some(store) = &options.contend {
         let address = options.address.as_deref().unwrap_or_default();
@@ -149,6 +156,30 @@ fn run(options: &Options) -> Result<bool> {
         tokio::runtime::Runtime::new()?.block_on(contend(store, address, span))?;
         return Ok(true);
     }
+    let report = match &options.from {
+        Some(path) => Report::read(path)?,
+        None => measure(options)?,
+    };
+    if let Some(folder) = &options.charts {
+        for store in &report.stores {
+            charts::draw(store, folder)?;
+        }
+    }
+    if let Some(path) = &options.json {
+        let file =
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        serde_json::to_writer_pretty(BufWriter::new(file), &report)?;
+    }
+    if let Some(page) = &options.tables {
+        report.write_tables(page)?;
+    }
+    let missed = report.missed();
+    println!("targets: {} met, {missed} missed", report.met());
+    Ok(missed == 0 || !options.check)
+}
+
+/// Measures the chosen stores, and prints the tables of each as soon as it is measured.
+fn measure(options: &Options) -> Result<Report> {
     let settings = Settings {
         only_hand_over: options.hand_over,
         ..if options.quick { QUICK } else { FULL }
@@ -164,20 +195,10 @@ fn run(options: &Options) -> Result<bool> {
         let measured =
             (store.measure)(&settings).with_context(|| format!("{}: not measured", store.name))?;
         print!("{measured}");
-        if let Some(folder) = &options.charts {
-            charts::draw(&measured, folder)?;
-        }
         eprintln!("    {}: {:.0?}", store.name, started.elapsed());
         report.stores.push(measured);
     }
-    if let Some(path) = &options.json {
-        let file =
-            File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        serde_json::to_writer_pretty(BufWriter::new(file), &report)?;
-    }
-    let missed = report.missed();
-    println!("targets: {} met, {missed} missed", report.met());
-    Ok(missed == 0 || !options.check)
+    Ok(report)
 }
 
 async fn contend(store: &str, address: &str, span: Duration) -> Result<()> {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 
-use serde::Serialize;
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 
 use super::Settings;
 use super::drive::{Latency, Sample};
@@ -11,30 +13,32 @@ use super::handover::Handover;
 use super::machine::{Machine, locked_version};
 use super::workload::Operation;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'static"))]
 pub(crate) struct Report {
     syncguard: String,
     machine: Machine,
     repetitions: usize,
-    span_ms: u128,
+    span_ms: u64,
     pub(crate) stores: Vec<StoreReport>,
 }
 
-/// What was measured of one store.
-#[derive(Debug, Serialize)]
+/// The measurements of one store.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StoreReport {
     pub(crate) store: &'static str,
-    /// Of server, driver, and what they are compared with.
+    /// The versions of the server, the driver, and the programs that they are compared with.
+    #[serde(borrow)]
     pub(crate) versions: BTreeMap<&'static str, String>,
-    /// What sent the same commands to the same store.
+    /// The program that sent the same commands to the same store.
     pub(crate) limit: &'static str,
     pub(crate) load: Vec<Load>,
     pub(crate) comparisons: Vec<Comparison>,
     pub(crate) handover: Vec<Handover>,
 }
 
-/// An operation by so many tasks at once, and its limit.
-#[derive(Debug, Serialize)]
+/// An operation by this many concurrent tasks, and its limit.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Load {
     pub(crate) operation: &'static str,
     pub(crate) tasks: usize,
@@ -42,7 +46,7 @@ pub(crate) struct Load {
     pub(crate) limit: Measured,
 }
 
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) per_second: Option<f64>,
     pub(crate) latency: Option<Latency>,
@@ -93,8 +97,8 @@ impl Measured {
     }
 }
 
-/// Two figures whose ratio says something.
-#[derive(Debug, Serialize)]
+/// Two figures and their ratio.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Comparison {
     pub(crate) what: String,
     pub(crate) unit: &'static str,
@@ -103,12 +107,12 @@ pub(crate) struct Comparison {
     pub(crate) other: f64,
     /// Ours by the other.
     pub(crate) ratio: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<Target>,
 }
 
-/// What a ratio should be.
-#[derive(Debug, Clone, Copy, Serialize)]
+/// The target of a ratio.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Target {
     AtLeast(f64),
@@ -148,9 +152,35 @@ impl Report {
             syncguard: locked_version("syncguard-core"),
             machine: Machine::this(),
             repetitions: settings.repetitions,
-            span_ms: settings.span.as_millis(),
+            span_ms: u64::try_from(settings.span.as_millis()).unwrap_or(u64::MAX),
             stores: Vec::new(),
         }
+    }
+
+    /// Reads the figures that `--json` wrote. Their names live as long as the process.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let read = || -> Result<Self> {
+            let text = std::fs::read_to_string(path)?;
+            Ok(serde_json::from_str(text.leak())?)
+        };
+        read().with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// Replaces the tables of a page: those of each measured store, between its markers.
+    pub(crate) fn write_tables(&self, page: &Path) -> Result<()> {
+        const END: &str = "<!-- /bench -->";
+        let name = page.display();
+        let read = std::fs::read_to_string(page);
+        let mut text = read.with_context(|| format!("cannot read {name}"))?;
+        for store in &self.stores {
+            let begin = format!("<!-- bench: {} -->", store.store);
+            let parts = text.split_once(&begin);
+            let (before, rest) = parts.with_context(|| format!("{name} has no {begin}"))?;
+            let parts = rest.split_once(END);
+            let (_, after) = parts.with_context(|| format!("{name} has no {END} after {begin}"))?;
+            text = format!("{before}{begin}\n{store}{self}{END}{after}");
+        }
+        std::fs::write(page, text).with_context(|| format!("cannot write {name}"))
     }
 
     pub(crate) fn met(&self) -> usize {
@@ -208,7 +238,7 @@ impl fmt::Display for StoreReport {
 }
 
 impl StoreReport {
-    /// Adds what an operation by so many tasks came to, beside the rows of its limit.
+    /// Adds the measurements of an operation by this many tasks, beside the rows of its limit.
     pub(crate) fn add_load(
         &mut self,
         operation: Operation,

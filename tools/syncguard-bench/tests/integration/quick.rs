@@ -1,10 +1,10 @@
-//! The bench, so that it does not rot: every store measured once, in a moment.
+//! Measures every store once, briefly, to check that the bench works.
 
 use std::process::Command;
 
 use serde_json::Value;
 
-/// Runs it on one store and gives back what it wrote.
+/// Runs the bench on one store and returns its JSON.
 fn bench(store: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("figures.json");
@@ -36,7 +36,7 @@ fn each<'a>(report: &'a Value, part: &str) -> &'a [Value] {
     report[part].as_array().unwrap()
 }
 
-/// That each operation was measured, and each comparison has two sides.
+/// Checks that each operation was measured, and that each comparison has two sides.
 fn assert_complete(report: &Value, comparisons: &[&str]) {
     for operation in ["acquire and release", "extend", "lookup by id", "refusal"] {
         for tasks in [1, 16] {

@@ -1,0 +1,4 @@
+//! The bench runs on every store, and writes its tables.
+
+mod quick;
+mod tables;
