@@ -8,7 +8,7 @@ use syncguard_core::{LockId, LockInfoDebug, LockKey, Ttl};
 use crate::args::{ExtendArgs, HoldArgs, ReleaseArgs, StatusArgs};
 use crate::duration;
 use crate::exit::{self, Failure};
-use crate::hold::{self, Held};
+use crate::hold::{self, Acquisition};
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Purpose, Store};
@@ -53,8 +53,8 @@ pub(crate) async fn acquire(args: &HoldArgs, store: &Store, output: Output) -> R
     }
     let mut signals = Signals::listen()?;
     let (locks, guard) = match hold::acquire(args, false, store, &mut signals, output).await? {
-        Held::Guard(locks, guard) => (locks, guard),
-        Held::Interrupted(signal) => return Ok(exit::of_signal(signal)),
+        Acquisition::Guard(locks, guard) => (locks, guard),
+        Acquisition::Interrupted(signal) => return Ok(exit::of_signal(signal)),
     };
     let value = json!({
         "lockId": guard.lock_id().as_str(),

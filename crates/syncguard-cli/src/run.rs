@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::args::RunArgs;
 use crate::duration;
 use crate::exit::{self, Failure};
-use crate::hold::{self, Held};
+use crate::hold::{self, Acquisition};
 use crate::output::Output;
 use crate::signals::{Signals, ends};
 use crate::store::Store;
@@ -26,7 +26,7 @@ mod shim;
 
 use self::child::Child;
 
-/// What this process does if `syncguard` itself has started it, to the exit code.
+/// Runs the helper that this process is, if `syncguard` itself has started it, and returns its exit code.
 #[cfg(target_os = "linux")]
 pub(crate) fn as_helper() -> Option<u8> {
     let mut arguments = std::env::args_os();
@@ -44,8 +44,8 @@ pub(crate) fn as_helper() -> Option<u8> {
 pub(crate) async fn run(args: &RunArgs, store: &Store, output: Output) -> Result<u8, Failure> {
     let mut signals = Signals::listen()?;
     let (locks, guard) = match hold::acquire(&args.hold, true, store, &mut signals, output).await? {
-        Held::Guard(locks, guard) => (locks, guard),
-        Held::Interrupted(signal) => return Ok(exit::of_signal(signal)),
+        Acquisition::Guard(locks, guard) => (locks, guard),
+        Acquisition::Interrupted(signal) => return Ok(exit::of_signal(signal)),
     };
     let ran = under_the_lock(args, &guard, &mut signals, output).await;
     let released = async {
@@ -112,14 +112,14 @@ async fn under_the_lock(
         ("SYNCGUARD_LOCK_ID", guard.lock_id().as_str().to_owned()),
         ("SYNCGUARD_FENCE", guard.fence().to_string()),
     ];
-    // Last: a signal of the terminal that comes after the start has reached the command.
+    // Check this last: a signal of the terminal after the start reaches the command by itself.
     while let Some(received) = signals.arrived() {
         if ends(received.number) {
             return Ok(Ended::Interrupted(received.number));
         }
     }
-    // If this process is killed, the command is to end before the key is free. The lease was renewed within the
-    // last third of the TTL.
+    // If this process is killed, the command must end before the key is free. The lease was renewed within
+    // the last third of the TTL.
     let grace_alone = args.grace.min(args.hold.ttl / 2);
     let mut child = Child::start(&args.command, environment, grace_alone, output)?;
     let is_lost = supervise(&mut child, args.grace, guard, signals, output).await;
@@ -131,7 +131,8 @@ async fn under_the_lock(
     })
 }
 
-/// Waits for the end of the command. Once the lease is lost, it ends the command. Returns whether it is.
+/// Waits for the end of the command. If the lease is lost, ends the command. Returns whether the lease was
+/// lost.
 async fn supervise(
     child: &mut Child,
     grace: Duration,
@@ -177,7 +178,7 @@ async fn supervise(
     }
 }
 
-/// Says so if the lock could not be released, and waits for the background to do it.
+/// Waits for background releases, and reports a lock that could not be released.
 async fn report_release(
     locks: &Locks,
     released: &Result<ReleaseResult, LockError>,

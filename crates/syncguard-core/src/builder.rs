@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::backend::erased::ErasedBackend;
 use crate::backend::{DEFAULT_OPERATION_TIMEOUT, FenceToken, LockBackend};
-use crate::clock::Clock;
+use crate::clock::LeaseClock;
 use crate::locks::Store;
 use crate::observe::{Observer, Observers, ReleaseErrorHandler, ReleaseFailure};
 use crate::{Fence, Locks};
@@ -35,7 +35,7 @@ pub(crate) struct Settings {
     pub(crate) operation_timeout: Duration,
     pub(crate) dispose_timeout: Option<Duration>,
     pub(crate) on_release_error: Option<ReleaseErrorHandler>,
-    pub(crate) clock: Clock,
+    pub(crate) clock: LeaseClock,
     pub(crate) wake_ups: bool,
 }
 
@@ -47,7 +47,7 @@ impl<F: FenceToken> LocksBuilder<F> {
                 operation_timeout: DEFAULT_OPERATION_TIMEOUT,
                 dispose_timeout: None,
                 on_release_error: None,
-                clock: Clock::default(),
+                clock: LeaseClock::default(),
                 wake_ups: true,
             },
             observers: Observers::default(),
@@ -102,7 +102,7 @@ impl<F: FenceToken> LocksBuilder<F> {
     /// Replaces the clock that measures leases on this side. It counts from any fixed point, never runs
     /// backwards, and must continue while the machine is suspended. For tests.
     pub fn monotonic_clock(mut self, now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
-        self.settings.clock = Clock::from_fn(now);
+        self.settings.clock = LeaseClock::from_fn(now);
         self
     }
 

@@ -7,7 +7,7 @@ use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::erased::Answer;
+use crate::backend::erased::BoxedResult;
 use crate::backend::{AcquireResult, FenceToken, ListPage};
 use crate::error::Operation;
 use crate::observe::{Observers, OperationEnd, OperationOutcome};
@@ -113,11 +113,11 @@ impl Operation {
 
 impl<F: FenceToken> Locks<F> {
     /// Makes a call and notifies the observers of its end.
-    pub(crate) async fn call<'a, T: Outcome>(
+    pub(crate) async fn call<'a, T: HasOutcome>(
         &'a self,
         subject: Subject<'a>,
         limits: &Limits,
-        send: impl FnOnce(Instant) -> Answer<'a, T>,
+        send: impl FnOnce(Instant) -> BoxedResult<'a, T>,
     ) -> Result<T, LockError> {
         let begun = self.begin(subject);
         let result = self.bounded(&subject, limits, send).await;
@@ -130,7 +130,7 @@ impl<F: FenceToken> Locks<F> {
         &'a self,
         subject: &Subject<'_>,
         limits: &Limits,
-        send: impl FnOnce(Instant) -> Answer<'a, T>,
+        send: impl FnOnce(Instant) -> BoxedResult<'a, T>,
     ) -> Result<T, LockError> {
         let operation = subject.operation;
         // Known to have no effect: nothing was sent, or the call only reads.
@@ -204,7 +204,7 @@ pub(crate) struct Begun<'a> {
 }
 
 impl Begun<'_> {
-    pub(crate) fn end<T: Outcome>(mut self, result: &Result<T, LockError>) {
+    pub(crate) fn end<T: HasOutcome>(mut self, result: &Result<T, LockError>) {
         match result {
             Ok(answer) => self.report(|| answer.outcome()),
             Err(error) => self.fail(error),
@@ -250,13 +250,13 @@ impl Drop for Begun<'_> {
 }
 
 /// What observers are told about a result.
-pub(crate) trait Outcome {
+pub(crate) trait HasOutcome {
     fn outcome(&self) -> OperationOutcome {
         OperationOutcome::Ok
     }
 }
 
-impl<F> Outcome for AcquireResult<F> {
+impl<F> HasOutcome for AcquireResult<F> {
     fn outcome(&self) -> OperationOutcome {
         match self {
             Self::Acquired(_) => OperationOutcome::Ok,
@@ -265,7 +265,7 @@ impl<F> Outcome for AcquireResult<F> {
     }
 }
 
-impl Outcome for ReleaseResult {
+impl HasOutcome for ReleaseResult {
     fn outcome(&self) -> OperationOutcome {
         match self {
             Self::Released => OperationOutcome::Ok,
@@ -274,7 +274,7 @@ impl Outcome for ReleaseResult {
     }
 }
 
-impl Outcome for ExtendResult {
+impl HasOutcome for ExtendResult {
     fn outcome(&self) -> OperationOutcome {
         match self {
             Self::Extended { .. } => OperationOutcome::Ok,
@@ -283,12 +283,12 @@ impl Outcome for ExtendResult {
     }
 }
 
-impl Outcome for () {}
-impl Outcome for bool {}
-impl Outcome for u64 {}
-impl Outcome for Vec<Finding> {}
-impl<F: FenceToken> Outcome for Option<LockInfoDebug<F>> {}
-impl<F: FenceToken> Outcome for ListPage<F> {}
+impl HasOutcome for () {}
+impl HasOutcome for bool {}
+impl HasOutcome for u64 {}
+impl HasOutcome for Vec<Finding> {}
+impl<F: FenceToken> HasOutcome for Option<LockInfoDebug<F>> {}
+impl<F: FenceToken> HasOutcome for ListPage<F> {}
 
 /// The time after this duration, or the latest that the clock can count.
 pub(crate) fn after(now: Instant, timeout: Duration) -> Instant {

@@ -23,9 +23,9 @@ pub fn monotonic_now() -> Duration {
 
 /// The clock of a [`Locks`](crate::Locks).
 #[derive(Clone)]
-pub(crate) struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
+pub(crate) struct LeaseClock(Arc<dyn Fn() -> Duration + Send + Sync>);
 
-impl Clock {
+impl LeaseClock {
     pub(crate) fn from_fn(now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
@@ -35,15 +35,15 @@ impl Clock {
     }
 }
 
-impl Default for Clock {
+impl Default for LeaseClock {
     fn default() -> Self {
         Self::from_fn(monotonic_now)
     }
 }
 
-impl fmt::Debug for Clock {
+impl fmt::Debug for LeaseClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Clock({:?})", self.now())
+        write!(f, "LeaseClock({:?})", self.now())
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 
-use crate::backend::erased::Answer;
+use crate::backend::erased::BoxedResult;
 use crate::backend::{FenceToken, Watch, WatchRequest};
 use crate::call::{Limits, Subject, aborted, after};
 use crate::error::{Operation, WaitSummary};
@@ -395,7 +395,7 @@ impl<F: FenceToken> Drop for Waiting<'_, F> {
 enum Hint<'a> {
     None,
     /// The watch is being set up.
-    Placing(Answer<'a, Option<Watch>>),
+    Placing(BoxedResult<'a, Option<Watch>>),
     InPlace(Watch),
     /// The store has no watch for now: until the next poll.
     Unavailable,

@@ -14,7 +14,7 @@ use syncguard_core::{
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::clock::{Clock, Moment};
+use crate::clock::{AuthorityClock, Moment};
 use crate::error::{self, state_moved};
 use crate::purge::CleanUp;
 use crate::record::{LockDocument, Version, delete, parse_counter, write_counter, write_expiry};
@@ -28,7 +28,7 @@ use crate::wire::{Reading, Wire};
 #[derive(Clone)]
 pub struct FirestoreBackend {
     pub(crate) wire: Wire,
-    pub(crate) clock: Clock,
+    pub(crate) clock: AuthorityClock,
     pub(crate) clean_up: CleanUp,
     pub(crate) wake_ups: WakeUps,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Snapshot {
 }
 
 /// A lock that an id holds, in the version that was read.
-struct Held {
+struct OwnedLock {
     name: String,
     version: Version,
     lock: LockDocument,
@@ -91,7 +91,7 @@ impl Snapshot {
 
     /// The live lock that an id holds. If several documents have the id, none can be trusted: logs a
     /// warning, and returns none.
-    fn held_by(&self, id: &LockId) -> Result<Result<Held, NotHeld>, LockError> {
+    fn held_by(&self, id: &LockId) -> Result<Result<OwnedLock, NotHeld>, LockError> {
         let mut owned = Vec::new();
         for document in &self.documents {
             let lock = LockDocument::parse(document)?;
@@ -115,7 +115,7 @@ impl Snapshot {
         if !lock.is_live(self.moment.now_ms) {
             return Ok(Err(NotHeld(Some(FailureReason::Expired))));
         }
-        Ok(Ok(Held {
+        Ok(Ok(OwnedLock {
             name: document.name.clone(),
             version: Version::of(document)?,
             lock,

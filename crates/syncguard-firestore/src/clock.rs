@@ -1,4 +1,4 @@
-//! [`Clock`]: whose time decides, and how far this machine's clock is from the server's.
+//! [`AuthorityClock`]: whose time decides, and how far this machine's clock is from the server's.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,7 @@ impl Moment {
 
 /// Clones share the reporters and the time of the last warning.
 #[derive(Clone)]
-pub(crate) struct Clock {
+pub(crate) struct AuthorityClock {
     authority: TimeAuthority,
     wall: WallClock,
     warning: Duration,
@@ -39,7 +39,7 @@ pub(crate) struct Clock {
     reporters: Arc<Reporters>,
 }
 
-impl Clock {
+impl AuthorityClock {
     pub(crate) fn new(options: FirestoreOptions) -> Self {
         Self {
             authority: options.time_authority,
@@ -156,9 +156,9 @@ fn attached(list: &[Reporter]) -> impl Iterator<Item = Reporter> {
         .cloned()
 }
 
-impl fmt::Debug for Clock {
+impl fmt::Debug for AuthorityClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Clock")
+        f.debug_struct("AuthorityClock")
             .field("authority", &self.authority)
             .field("reporters", &self.reporters.list().len())
             .finish_non_exhaustive()

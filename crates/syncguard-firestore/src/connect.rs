@@ -18,7 +18,7 @@ use tonic::codegen::http::uri::Authority;
 use tonic::transport::Certificate;
 use tonic::transport::{ClientTlsConfig, Endpoint};
 
-use crate::clock::Clock;
+use crate::clock::AuthorityClock;
 use crate::connection::{Connection, Origin};
 use crate::error;
 use crate::names::Names;
@@ -141,7 +141,7 @@ impl FirestoreBackend {
         Self {
             wire: Wire::new(connection, names, options.request_timeout),
             clean_up: CleanUp::new(options.cleanup_in_is_locked),
-            clock: Clock::new(options),
+            clock: AuthorityClock::new(options),
             wake_ups: WakeUps::default(),
         }
     }

@@ -17,7 +17,7 @@ use crate::preflight;
 use crate::record;
 use crate::wake_ups::WakeUps;
 use crate::wire::script::{self, ACQUIRE, EXTEND, READ_ID, READ_KEY, RELEASE};
-use crate::wire::{Call, Clients};
+use crate::wire::{Clients, ScriptCall};
 
 /// Locks in Redis. Clones share their connections.
 ///
@@ -65,7 +65,7 @@ impl LockBackend for RedisBackend {
         let keys = [lock, self.names.index(id)?, fence];
         let (head, tail) = (record::head(id), record::tail(key));
         let argument = format!("{head}{}{tail}", ttl.as_millis());
-        let call = Call::new(&ACQUIRE, keys, [argument.into()], request.deadline);
+        let call = ScriptCall::new(&ACQUIRE, keys, [argument.into()], request.deadline);
         let reply = self.clients.run(id.as_str(), call).await?;
         script::acquired(reply, id)
     }
@@ -73,7 +73,7 @@ impl LockBackend for RedisBackend {
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
         let id = request.id;
         let (index, argument) = (self.names.index(id)?, record::head(id));
-        let call = Call::new(&RELEASE, [index], [argument.into()], request.deadline);
+        let call = ScriptCall::new(&RELEASE, [index], [argument.into()], request.deadline);
         let reply = self.clients.run(id.as_str(), call).await?;
         script::released(&reply, self.clients.are_clustered())
     }
@@ -82,7 +82,7 @@ impl LockBackend for RedisBackend {
         let ExtendRequest { id, ttl, .. } = request;
         let index = self.names.index(id)?;
         let argument = format!("{}{}", record::head(id), ttl.as_millis());
-        let call = Call::new(&EXTEND, [index], [argument.into()], request.deadline);
+        let call = ScriptCall::new(&EXTEND, [index], [argument.into()], request.deadline);
         let reply = self.clients.run(id.as_str(), call).await?;
         script::extended(&reply, self.clients.are_clustered())
     }
@@ -95,7 +95,7 @@ impl LockBackend for RedisBackend {
             Lookup::Key(key) => (key.as_str(), &*READ_KEY, self.names.lock(key)?),
             Lookup::Id(id) => (id.as_str(), &*READ_ID, self.names.index(id)?),
         };
-        let call = Call::new(script, [name], [], request.deadline);
+        let call = ScriptCall::new(script, [name], [], request.deadline);
         let reply = self.clients.run(affinity, call).await?;
         let Some(reading) = script::read(&reply)? else {
             return Ok(None);
@@ -112,7 +112,7 @@ impl LockBackend for RedisBackend {
     async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
         let IsLockedRequest { key, deadline, .. } = request;
         let name = self.names.lock(key)?;
-        let call = Call::new(&READ_KEY, [name.clone()], [], deadline);
+        let call = ScriptCall::new(&READ_KEY, [name.clone()], [], deadline);
         let reply = self.clients.run(key.as_str(), call).await?;
         let Some(reading) = script::read(&reply)? else {
             return Ok(false);

@@ -8,7 +8,7 @@ use crate::names::Names;
 use crate::pace::Pace;
 use crate::record::Reading;
 use crate::wire::script::CLEANUP;
-use crate::wire::{Call, Clients};
+use crate::wire::{Clients, ScriptCall};
 
 /// How long ago a lock must have expired, by the server's time.
 const GUARD_MS: i64 = 2_000;
@@ -37,7 +37,7 @@ impl Cleanup {
         drop(tokio::spawn(async move {
             let removal = async {
                 let deadline = clients.own_deadline();
-                let call = Call::new(&CLEANUP, [key, index?], [seen.value.into()], deadline);
+                let call = ScriptCall::new(&CLEANUP, [key, index?], [seen.value.into()], deadline);
                 clients.run(id.as_str(), call).await?;
                 Ok::<_, LockError>(())
             };

@@ -9,7 +9,7 @@ use crate::error::MISSING_PERMISSION;
 use crate::names::Names;
 use crate::record::Reading;
 use crate::wire::script::{LIST, unexpected};
-use crate::wire::{Call, Clients};
+use crate::wire::{Clients, ScriptCall};
 
 /// How many entries one page reads: enough that few pages are empty, and not so many that other clients wait.
 const FEWEST_ENTRIES: u32 = 100;
@@ -47,7 +47,7 @@ pub(crate) async fn list(
         i64::from(limit).into(),
         names.counters().into(),
     ];
-    let call = Call::new(&LIST, left, arguments, request.deadline);
+    let call = ScriptCall::new(&LIST, left, arguments, request.deadline);
     let reply = clients.run("", call).await;
     let found = Found::parse(reply.map_err(explained)?).ok_or_else(unexpected)?;
     let locks = found.locks(names, prefix);

@@ -7,4 +7,4 @@ pub(crate) mod script;
 mod spawn_on_drop;
 
 pub(crate) use self::clients::{Clients, Connection};
-pub(crate) use self::gather::Call;
+pub(crate) use self::gather::ScriptCall;

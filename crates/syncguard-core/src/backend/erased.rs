@@ -11,22 +11,25 @@ use crate::backend::{
 };
 use crate::{ExtendResult, Finding, LockError, LockInfoDebug, ReleaseResult};
 
-pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send + 'a>>;
+pub(crate) type BoxedResult<'a, T> =
+    Pin<Box<dyn Future<Output = Result<T, LockError>> + Send + 'a>>;
 
 pub(crate) trait ErasedBackend<F: FenceToken>: fmt::Debug + Send + Sync {
     fn capabilities(&self) -> Capabilities;
-    fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> Answer<'a, AcquireResult<F>>;
-    fn release<'a>(&'a self, request: ReleaseRequest<'a>) -> Answer<'a, ReleaseResult>;
-    fn extend<'a>(&'a self, request: ExtendRequest<'a>) -> Answer<'a, ExtendResult>;
-    fn lookup_raw<'a>(&'a self, request: LookupRequest<'a>)
-    -> Answer<'a, Option<LockInfoDebug<F>>>;
-    fn is_locked<'a>(&'a self, request: IsLockedRequest<'a>) -> Answer<'a, bool>;
-    fn watch<'a>(&'a self, request: WatchRequest<'a>) -> Answer<'a, Option<Watch>>;
-    fn list<'a>(&'a self, request: ListRequest<'a>) -> Answer<'a, Option<ListPage<F>>>;
+    fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> BoxedResult<'a, AcquireResult<F>>;
+    fn release<'a>(&'a self, request: ReleaseRequest<'a>) -> BoxedResult<'a, ReleaseResult>;
+    fn extend<'a>(&'a self, request: ExtendRequest<'a>) -> BoxedResult<'a, ExtendResult>;
+    fn lookup_raw<'a>(
+        &'a self,
+        request: LookupRequest<'a>,
+    ) -> BoxedResult<'a, Option<LockInfoDebug<F>>>;
+    fn is_locked<'a>(&'a self, request: IsLockedRequest<'a>) -> BoxedResult<'a, bool>;
+    fn watch<'a>(&'a self, request: WatchRequest<'a>) -> BoxedResult<'a, Option<Watch>>;
+    fn list<'a>(&'a self, request: ListRequest<'a>) -> BoxedResult<'a, Option<ListPage<F>>>;
     fn attach(&self, reporter: Reporter);
-    fn preflight(&self, request: PreflightRequest) -> Answer<'_, Vec<Finding>>;
-    fn purge_expired(&self, request: PurgeRequest) -> Answer<'_, u64>;
-    fn close(&self, request: CloseRequest) -> Answer<'_, ()>;
+    fn preflight(&self, request: PreflightRequest) -> BoxedResult<'_, Vec<Finding>>;
+    fn purge_expired(&self, request: PurgeRequest) -> BoxedResult<'_, u64>;
+    fn close(&self, request: CloseRequest) -> BoxedResult<'_, ()>;
 }
 
 impl<B: LockBackend> ErasedBackend<B::Fence> for B {
@@ -34,34 +37,37 @@ impl<B: LockBackend> ErasedBackend<B::Fence> for B {
         LockBackend::capabilities(self)
     }
 
-    fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> Answer<'a, AcquireResult<B::Fence>> {
+    fn acquire<'a>(
+        &'a self,
+        request: AcquireRequest<'a>,
+    ) -> BoxedResult<'a, AcquireResult<B::Fence>> {
         Box::pin(LockBackend::acquire(self, request))
     }
 
-    fn release<'a>(&'a self, request: ReleaseRequest<'a>) -> Answer<'a, ReleaseResult> {
+    fn release<'a>(&'a self, request: ReleaseRequest<'a>) -> BoxedResult<'a, ReleaseResult> {
         Box::pin(LockBackend::release(self, request))
     }
 
-    fn extend<'a>(&'a self, request: ExtendRequest<'a>) -> Answer<'a, ExtendResult> {
+    fn extend<'a>(&'a self, request: ExtendRequest<'a>) -> BoxedResult<'a, ExtendResult> {
         Box::pin(LockBackend::extend(self, request))
     }
 
     fn lookup_raw<'a>(
         &'a self,
         request: LookupRequest<'a>,
-    ) -> Answer<'a, Option<LockInfoDebug<B::Fence>>> {
+    ) -> BoxedResult<'a, Option<LockInfoDebug<B::Fence>>> {
         Box::pin(LockBackend::lookup_raw(self, request))
     }
 
-    fn is_locked<'a>(&'a self, request: IsLockedRequest<'a>) -> Answer<'a, bool> {
+    fn is_locked<'a>(&'a self, request: IsLockedRequest<'a>) -> BoxedResult<'a, bool> {
         Box::pin(LockBackend::is_locked(self, request))
     }
 
-    fn watch<'a>(&'a self, request: WatchRequest<'a>) -> Answer<'a, Option<Watch>> {
+    fn watch<'a>(&'a self, request: WatchRequest<'a>) -> BoxedResult<'a, Option<Watch>> {
         Box::pin(LockBackend::watch(self, request))
     }
 
-    fn list<'a>(&'a self, request: ListRequest<'a>) -> Answer<'a, Option<ListPage<B::Fence>>> {
+    fn list<'a>(&'a self, request: ListRequest<'a>) -> BoxedResult<'a, Option<ListPage<B::Fence>>> {
         Box::pin(LockBackend::list(self, request))
     }
 
@@ -69,15 +75,15 @@ impl<B: LockBackend> ErasedBackend<B::Fence> for B {
         LockBackend::attach(self, reporter);
     }
 
-    fn preflight(&self, request: PreflightRequest) -> Answer<'_, Vec<Finding>> {
+    fn preflight(&self, request: PreflightRequest) -> BoxedResult<'_, Vec<Finding>> {
         Box::pin(LockBackend::preflight(self, request))
     }
 
-    fn purge_expired(&self, request: PurgeRequest) -> Answer<'_, u64> {
+    fn purge_expired(&self, request: PurgeRequest) -> BoxedResult<'_, u64> {
         Box::pin(LockBackend::purge_expired(self, request))
     }
 
-    fn close(&self, request: CloseRequest) -> Answer<'_, ()> {
+    fn close(&self, request: CloseRequest) -> BoxedResult<'_, ()> {
         Box::pin(LockBackend::close(self, request))
     }
 }

@@ -20,7 +20,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::connect;
 use crate::error::{CommandError, still_in_flight};
 use crate::pace::Pace;
-use crate::wire::gather::{Admission, Batch, CALLS_IN_FLIGHT, Call, Driver, Gate, Reply};
+use crate::wire::gather::{Admission, Batch, CALLS_IN_FLIGHT, Driver, Gate, Reply, ScriptCall};
 use crate::wire::keep_alive::keep_alive;
 use crate::wire::spawn_on_drop::SpawnOnDrop;
 
@@ -136,7 +136,7 @@ impl Clients {
     ///
     /// Calls with the same `affinity` use the same connection and arrive in the order in which they were
     /// sent. So a release cannot overtake the acquire of its id.
-    pub(crate) async fn run(&self, affinity: &str, call: Call) -> Result<Value, LockError> {
+    pub(crate) async fn run(&self, affinity: &str, call: ScriptCall) -> Result<Value, LockError> {
         let writes = call.script.writes;
         let reply = self.evaluate(affinity, call).await;
         let reply = self.fairly(reply).await;
@@ -146,7 +146,7 @@ impl Clients {
         })
     }
 
-    async fn evaluate(&self, affinity: &str, call: Call) -> Reply {
+    async fn evaluate(&self, affinity: &str, call: ScriptCall) -> Reply {
         let _in_flight = self.admit()?;
         let index = self.index(affinity)?;
         let link = self.link(index)?;
@@ -224,7 +224,7 @@ impl Clients {
         batch.answer(replies);
     }
 
-    async fn send_script(&self, client: &Client, call: Call) -> Reply {
+    async fn send_script(&self, client: &Client, call: ScriptCall) -> Reply {
         let deadline = call.deadline;
         let values = call.values.clone();
         let mut reply = self.send(client, "EVALSHA", values, deadline).await;

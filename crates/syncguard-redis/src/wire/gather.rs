@@ -25,14 +25,14 @@ pub(crate) type Reply = Result<Value, CommandError>;
 
 /// One run of a script.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct ScriptCall {
     pub(crate) script: &'static Script,
     /// As `EVALSHA` takes them: the digest, the number of keys, the keys, the arguments.
     pub(crate) values: Vec<Value>,
     pub(crate) deadline: Instant,
 }
 
-impl Call {
+impl ScriptCall {
     pub(crate) fn new(
         script: &'static Script,
         keys: impl IntoIterator<Item = String, IntoIter: ExactSizeIterator>,
@@ -90,14 +90,14 @@ struct State {
 #[derive(Debug)]
 struct Waiting {
     ticket: u64,
-    call: Call,
+    call: ScriptCall,
     reply: oneshot::Sender<Reply>,
 }
 
 /// How a call is sent.
 pub(crate) enum Admission<'a> {
     /// By its caller: the connection is free.
-    Direct(Call, Direct<'a>),
+    Direct(ScriptCall, Direct<'a>),
     /// With others, by the driver. The caller spawns a task for the driver that it gets.
     Gathered {
         pending: Pending<'a>,
@@ -120,7 +120,7 @@ impl Gate {
     }
 
     /// Admits a call, in order of arrival.
-    pub(crate) fn admit(self: &Arc<Self>, call: Call) -> Admission<'_> {
+    pub(crate) fn admit(self: &Arc<Self>, call: ScriptCall) -> Admission<'_> {
         let mut state = self.lock();
         // The driver does not wait for these: a caller need not poll its call.
         if !state.is_driven && state.direct < CALLS_IN_FLIGHT {
@@ -342,7 +342,7 @@ mod tests {
     #[tokio::test]
     async fn a_driver_that_never_ran_leaves_nothing_behind() {
         let gate = Arc::new(Gate::default());
-        let call = || Call::new(&READ_KEY, ["k".to_owned()], [], Instant::now() + FAR);
+        let call = || ScriptCall::new(&READ_KEY, ["k".to_owned()], [], Instant::now() + FAR);
         let mut direct = Vec::new();
         let (pending, driver) = loop {
             match gate.admit(call()) {
