@@ -66,10 +66,10 @@ pub(crate) struct StoreArgs {
 #[derive(Debug, Clone, Copy, Default, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArgs {
-    /// Print JSON, one object a line; messages on standard error, too
+    /// Print JSON, one object a line, also for messages on standard error
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Print keys and lock ids, not their hashes. A lock id is the permission to release the lock
+    /// Print keys and lock ids instead of their hashes. With a lock id anyone can release the lock
     #[arg(long, global = true)]
     pub(crate) raw: bool,
 }

@@ -8,7 +8,7 @@ use crate::exit::Failure;
 use crate::output::Output;
 use crate::store::{Purpose, Store};
 
-/// How many locks are asked for at once.
+/// How many locks a page has.
 const PAGE_SIZE: u32 = 500;
 
 pub(crate) async fn list(args: &ListArgs, store: &Store, output: Output) -> Result<u8, Failure> {

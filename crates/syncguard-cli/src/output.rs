@@ -42,7 +42,7 @@ impl Output {
         written(self.write(text, value))
     }
 
-    /// The same, and a reader that is gone is an error.
+    /// The same, but a closed pipe is an error.
     pub(crate) fn result_that_is_needed(
         self,
         text: &str,
@@ -59,7 +59,7 @@ impl Output {
         writeln!(io::stdout(), "{line}")
     }
 
-    /// A message on standard error. If nobody reads it, the work goes on.
+    /// Prints a message on standard error. If nobody reads it, the work continues.
     pub(crate) async fn note(self, event: &str, text: &str, more: Value) {
         let line = self.message(event, text, more);
         let written = tokio::task::spawn_blocking(move || writeln!(io::stderr(), "{line}"));
@@ -89,7 +89,7 @@ impl Output {
         }
     }
 
-    /// The failure that ends the process.
+    /// Prints the failure that ends the process.
     pub(crate) fn failure(self, failure: &Failure) {
         let mut text = failure.message.clone();
         let mut more = json!({ "exitCode": failure.code, "message": text });
@@ -104,7 +104,7 @@ impl Output {
         let _ = writeln!(io::stderr(), "{}", self.message("error", &text, more));
     }
 
-    /// A key as it is shown: its hash, unless raw ones are asked for.
+    /// A key as it is printed: its hash, or with `--raw` the key.
     pub(crate) fn key(self, key: &LockKey) -> String {
         match self.raw {
             true => printable(key.as_str()),
@@ -141,7 +141,7 @@ impl Output {
         )
     }
 
-    /// Only the last column can be of any width: the lines of a long list are printed as they come.
+    /// Only the last column may have any width, because the lines of a long list are printed one by one.
     fn columns(self, fence: &str, age: &str, left: &str, id: &str, key: &str) -> String {
         let id = match self.raw {
             true => format!("{id:22}  "),
@@ -151,19 +151,19 @@ impl Output {
     }
 }
 
-/// A line more on standard error.
+/// Prints one more line on standard error.
 pub(crate) fn hint(text: &str) -> io::Result<()> {
     writeln!(io::stderr(), "\nsyncguard: {text}")
 }
 
-/// Prints what is not for people alone, as it is.
+/// Prints bytes as they are.
 pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
     written(io::stdout().write_all(bytes))
 }
 
 fn written(result: io::Result<()>) -> Result<(), Failure> {
     match result {
-        // The reader has had enough, as `head` has.
+        // The reader has closed the pipe, as `head` does.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(not_written(&error)),
         _ => Ok(()),
     }
@@ -174,12 +174,12 @@ fn not_written(error: &io::Error) -> Failure {
     Failure::new(exit::INTERNAL, message)
 }
 
-/// Since when a lock is held, as far as this machine's clock agrees with the store's.
+/// How long a lock has been held, if this machine's clock agrees with the store's.
 pub(crate) fn age(lock: &LockInfoDebug) -> Duration {
     now().saturating_sub(since_epoch(lock.acquired_at_ms))
 }
 
-/// When its lease ends, unless it is renewed.
+/// How long until its lease ends, unless it is renewed.
 pub(crate) fn left(lock: &LockInfoDebug) -> Duration {
     since_epoch(lock.expires_at_ms).saturating_sub(now())
 }
@@ -193,7 +193,7 @@ fn since_epoch(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or_default())
 }
 
-/// A text without what would move a terminal's cursor or colour its text.
+/// A text whose control characters are escaped, so that it cannot move a terminal's cursor or colour its text.
 fn printable(text: &str) -> String {
     let show = |c: char| match c.is_control() {
         true => c.escape_default().to_string(),
@@ -202,7 +202,7 @@ fn printable(text: &str) -> String {
     text.chars().map(show).collect()
 }
 
-/// Colours a word, on a terminal alone.
+/// Colours a word if the output is a terminal.
 pub(crate) fn coloured(word: &str, code: u8) -> String {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     match io::stdout().is_terminal() && !plain {

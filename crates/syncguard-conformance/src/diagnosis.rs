@@ -1,4 +1,4 @@
-//! What failures have in common: one broken clause fails many cases.
+//! Groups failures by cause: one broken clause fails many cases.
 
 use std::collections::BTreeSet;
 

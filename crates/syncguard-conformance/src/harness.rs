@@ -33,18 +33,17 @@ pub trait Harness: Send + Sync + 'static {
     /// The backend.
     type Backend: LockBackend;
 
-    /// Makes a new client of the store: own connections, nothing shared with earlier ones but the
-    /// store itself. Always the *same* store, under the same prefix or in the same tables.
+    /// Makes a new client with its own connections. It shares nothing with earlier clients but the store.
+    /// All clients use the *same* store, with the same prefix or tables.
     ///
     /// # Errors
-    /// Whatever keeps it from connecting; the case then fails.
+    /// A failure to connect; the case then fails.
     fn connect(&self) -> impl Future<Output = Result<Self::Backend, LockError>> + Send;
 
-    /// Makes the key's fence counter stand at `counter`, as after a long history: the next grant
-    /// of the key has the fence `counter + 1`.
+    /// Sets the key's fence counter to `counter`: the next grant of the key has the fence `counter + 1`.
     ///
-    /// `Ok(false)`, the default, says that the harness cannot do so; the cases that need it are
-    /// reported as skipped.
+    /// `Ok(false)`, the default: the harness cannot do so. The report then lists the cases that need it as
+    /// skipped.
     ///
     /// # Errors
     /// A failure of the store; the case then fails.
@@ -57,8 +56,8 @@ pub trait Harness: Send + Sync + 'static {
         std::future::ready(Ok(false))
     }
 
-    /// Configures the [`Locks`](syncguard_core::Locks) by which cases about policy use a client, such
-    /// as with an observer. Default: as it is.
+    /// Configures the [`Locks`](syncguard_core::Locks) through which cases about policy use a client, for
+    /// example with an observer. Default: no change.
     fn configure(&self, builder: LocksBuilder<Fence<Self>>) -> LocksBuilder<Fence<Self>> {
         builder
     }

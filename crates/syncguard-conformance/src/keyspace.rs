@@ -1,4 +1,4 @@
-//! Keys that are hard to keep apart, and what must hold of any set of keys.
+//! Keys that are hard to keep apart, and checks of any set of keys.
 
 use syncguard_core::LockKey;
 use syncguard_core::backend::{LockBackend, MAX_KEY_LENGTH_BYTES};
@@ -93,7 +93,7 @@ pub(crate) const WIDE: &[&str] = &[
     "-1:@",
 ];
 
-/// Pairs that careless code takes for one key.
+/// Pairs that careless code treats as one key.
 pub(crate) const NEAR_PAIRS: &[(&str, &str)] = &[
     ("order", "order "),
     ("order", " order"),
@@ -165,7 +165,7 @@ pub(crate) fn filled<H: Harness>(
     Ok(key)
 }
 
-/// Takes a key through every operation.
+/// Runs every operation on a key.
 #[track_caller]
 pub(crate) fn works<B: LockBackend>(
     client: &Client<B>,
@@ -191,7 +191,7 @@ pub(crate) fn works<B: LockBackend>(
     })
 }
 
-/// Holds all keys at once, each by its own id; then gives them back one by one.
+/// Holds all keys at once, each by its own id; then releases them one by one.
 #[track_caller]
 pub(crate) fn do_not_contend<B: LockBackend>(
     client: &Client<B>,

@@ -4,15 +4,15 @@ use serde::Serialize;
 
 use crate::{CaseReport, Status};
 
-/// How strong a run was: how many of the [broken backends](mod@crate::mutants) its cases refuse.
+/// The strength of a run: how many of the [broken backends](mod@crate::mutants) its cases detect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Mutants {
-    /// How many this version of the suite is known to refuse.
+    /// How many broken backends this version of the suite is known to detect.
     pub known: usize,
-    /// Those whose case was run and passed: a backend with such a fault would have failed it.
+    /// Those whose case ran and passed: it would have failed on a backend with that fault.
     pub caught: usize,
-    /// The faults that a skipped case would have shown, and no other is known to show.
+    /// The faults that only a skipped case is known to detect.
     pub unseen: Vec<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! The conformance suite of the **SyncGuard** lock: the one suite that every backend runs.
+//! The conformance suite of the **SyncGuard** lock. Every backend runs it.
 //!
 //! It turns the numbered clauses of the [contract](syncguard_core::backend::LockBackend#contract)
 //! into cases that run against a real store, in real time. Clauses about one call drive the
@@ -57,25 +57,26 @@
 //!
 //! # What a skipped case means
 //!
-//! Not a pass. The case was not run, for a reason that it states:
+//! A skipped case has not passed. It did not run, for the reason that it states:
 //!
 //! - *the backend has no fences*: its fence type is [`NoFence`](syncguard_core::backend::NoFence). A
 //!   resource cannot tell its holders apart; its documentation should say so.
 //! - *the harness cannot set a fence counter*: implement [`Harness::set_fence_counter`]. Until then
 //!   nothing shows what happens at the end of the counter.
-//! - *the backend cannot list its locks*: it does not implement [`list`](syncguard_core::backend::LockBackend::list).
+//! - *the backend cannot list its locks*: it does not implement
+//!   [`list`](syncguard_core::backend::LockBackend::list).
 //! - *the backend gives no wake-ups*, or does not say when a key is free: callers poll it.
 //! - *the store takes too long to be asked within the second after an expiry*: run it on a store that is
 //!   nearer.
 //!
-//! The tests of [`suite!`] say so on stderr, whatever the runner captures, and end well. Set
-//! `SYNCGUARD_CONFORMANCE_SKIPS=deny` to make them fail instead: where a backend is to have everything, and
-//! before a release.
+//! The tests of [`suite!`] report it on stderr, even if the runner captures output, and pass. Set
+//! `SYNCGUARD_CONFORMANCE_SKIPS=deny` to make them fail: if a backend must have every feature, and before a
+//! release.
 //!
 //! # Publishing a report
 //!
-//! [`run()`] does the same as [`suite!`] in one call and returns a [`Report`]. Its JSON is what a
-//! backend publishes beside its release; its `Display` is for the terminal.
+//! [`run()`] does the same as [`suite!`] in one call and returns a [`Report`]. Publish its JSON beside a
+//! backend's release; its `Display` is for the terminal.
 //!
 //! ```
 //! # mod harness { include!("../tests/integration/harness.rs"); }
@@ -103,17 +104,17 @@
 //!             "status": "passed", "ms": 3}]}
 //! ```
 //!
-//! A case that failed or was skipped has a `detail` besides. One broken clause fails many cases: `causes`
-//! groups them by the clause that explains them best, likeliest first. `unproven` lists the clauses that the
-//! run leaves open: one of their cases failed, or all were skipped. `mutants` says how strong the run was:
-//! of the [faults](mod@mutants) that this version is known to refuse, it `caught` those whose case passed;
-//! `unseen` names those that only a skipped case would have shown.
+//! A case that failed or was skipped also has a `detail`. One broken clause fails many cases: `causes`
+//! groups them by the clause that explains them best, likeliest first. `unproven` lists the clauses that
+//! the run does not prove: one of their cases failed, or all were skipped. `mutants` is the strength of the
+//! run: of the [faults](mod@mutants) that this version is known to detect, it `caught` those whose case
+//! passed; `unseen` names those that only a skipped case would have detected.
 //!
 //! # What it was tested on
 //!
-//! On the stores of this workspace, which pass, and on backends that are broken on purpose, each in
-//! one way. The page [`mutants`](mod@mutants) lists them: which clause each breaks, and which case
-//! fails it.
+//! The suite runs on the stores of this workspace, which pass, and on backends that are broken on purpose,
+//! each in one way. The page [`mutants`](mod@mutants) lists them: which clause each breaks, and which case
+//! fails.
 //!
 //! # What it cannot show
 //!
@@ -157,7 +158,7 @@ pub use crate::run::{DEFAULT_CASE_TIMEOUT, DEFAULT_CONCURRENCY, RunOptions, run}
 #[doc(hidden)]
 pub use crate::suite::__run_test;
 
-// What callers hold goes from thread to thread, and into futures that do.
+// Applications move these between threads, and into futures that they spawn.
 const _: () = {
     const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
     shared::<CaseInfo>();

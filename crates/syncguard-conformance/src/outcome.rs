@@ -1,4 +1,4 @@
-//! What a case comes to.
+//! The result of a case.
 
 use std::error::Error;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::panic::Location;
 
 use syncguard_core::LockError;
 
-/// How a case ended that did not fail.
+/// The result of a case that did not fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome {
@@ -26,7 +26,7 @@ impl Outcome {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failure {
     message: String,
-    /// From where it came up, outwards to the case.
+    /// The source locations, from the failing step outwards to the case.
     places: Vec<&'static Location<'static>>,
 }
 
@@ -44,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// A failure without a place: the case did not come to an end.
+    /// A failure without a location: the case did not end.
     pub(crate) fn unplaced(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -52,7 +52,7 @@ impl Failure {
         }
     }
 
-    /// Names what it happened to.
+    /// Adds what failed.
     pub(crate) fn about(mut self, what: impl fmt::Display) -> Self {
         self.message = format!("{what}: {}", self.message);
         self
@@ -72,7 +72,7 @@ impl From<LockError> for Failure {
     }
 }
 
-/// The message, then the line of the case, then the steps that it went through.
+/// The message, then the line of the case, then its steps.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
@@ -95,7 +95,7 @@ impl fmt::Debug for Failure {
 
 impl Error for Failure {}
 
-/// Adds the caller's place to what `work` fails with.
+/// Adds the caller's location to a failure of `work`.
 ///
 /// For functions that return a future. An `async fn` cannot do so: its body runs where it is
 /// polled, not where it is called.

@@ -5,8 +5,8 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-/// Polls a future up to `times` times, as it is woken, and then drops it; its output if it came to
-/// an end before.
+/// Polls a future up to `times` times, when it is woken, and then drops it. Returns its output if it ended
+/// before.
 pub(crate) async fn poll_times<F: IntoFuture>(times: usize, future: F) -> Option<F::Output> {
     match poll_up_to(times, pin!(future.into_future())).await {
         Poll::Ready(output) => Some(output),
@@ -14,7 +14,7 @@ pub(crate) async fn poll_times<F: IntoFuture>(times: usize, future: F) -> Option
     }
 }
 
-/// Polls a future up to `times` times, as it is woken, and leaves it as it then is.
+/// Polls a future up to `times` times, when it is woken, and keeps it.
 pub(crate) async fn poll_up_to<F: Future>(
     times: usize,
     mut future: Pin<&mut F>,
@@ -34,11 +34,10 @@ pub(crate) async fn poll_up_to<F: Future>(
     .await
 }
 
-/// How long a halted call stays halted if what runs meanwhile does not end. It may wait for a latch
-/// that the halted call has.
+/// How long a call stays halted if the other work does not end. That may wait for a latch of the halted call.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Halts `call` after `polls` polls, runs `meanwhile`, and lets the call go on.
+/// Halts `call` after `polls` polls, runs `meanwhile`, and lets the call continue.
 pub(crate) async fn halted<F: Future, M: Future>(
     polls: usize,
     call: F,

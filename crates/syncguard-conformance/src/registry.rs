@@ -10,7 +10,7 @@ use syncguard_core::backend::{FenceToken, NoFence};
 use crate::erased::Erased;
 use crate::{Bench, CaseResult, Harness};
 
-/// What a case is.
+/// A case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CaseInfo {
@@ -18,7 +18,7 @@ pub struct CaseInfo {
     pub name: &'static str,
     /// Ids of the [clauses](syncguard_core::backend::clauses) that it proves.
     pub clauses: &'static [&'static str],
-    /// What it proves, in a line.
+    /// What it proves, in one sentence.
     pub summary: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! [`Report`]: what came of a run, for people and as JSON.
+//! [`Report`]: the result of a run, for people and as JSON.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// What came of one case.
+/// The result of one case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CaseReport {
@@ -55,7 +55,7 @@ pub struct CaseReport {
     pub detail: Option<String>,
 }
 
-/// What came of a run. `Display` is a page for people; `Serialize` is the report to publish.
+/// The result of a run. `Display` is for people; `Serialize` is the report to publish.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -76,8 +76,8 @@ pub struct Report {
     /// The clauses that this run proves: one of their cases passed, and none failed. In the order of the
     /// contract.
     pub proven: Vec<&'static str>,
-    /// The clauses that this run does not prove though it asked: one of their cases failed, or all
-    /// were skipped. In the order of the contract.
+    /// The clauses that this run tested and does not prove: one of their cases failed, or all were skipped.
+    /// In the order of the contract.
     pub unproven: Vec<&'static str>,
     /// The clauses that are probably broken, likeliest first; each with the failed cases that it explains.
     pub causes: Vec<Cause>,
@@ -111,7 +111,7 @@ impl Report {
         }
     }
 
-    /// Whether the backend conforms as far as it was asked: something passed and nothing failed.
+    /// Whether the backend conforms as far as it was tested: some cases passed and none failed.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.failed == 0 && self.passed > 0

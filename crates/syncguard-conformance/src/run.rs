@@ -1,4 +1,4 @@
-//! [`run`]: all cases on one store, side by side.
+//! [`run`]: all cases on one store, several at once.
 
 use std::fmt;
 use std::future::Future;
@@ -15,15 +15,15 @@ use crate::harness::Fence;
 use crate::registry::{Case, registry};
 use crate::{Bench, CaseReport, CaseResult, Failure, Harness, Outcome, Report, Status};
 
-/// Cases side by side when nothing is said.
+/// Default of how many cases run at once.
 pub const DEFAULT_CONCURRENCY: usize = 8;
 
-/// How long a case may take when nothing is said.
+/// Default of how long a case may take.
 pub const DEFAULT_CASE_TIMEOUT: Duration = Duration::from_secs(120);
 
 type OnCase = Arc<dyn Fn(&CaseReport) + Send + Sync>;
 
-/// How [`run`] goes about it.
+/// Options of [`run`].
 #[derive(Clone)]
 pub struct RunOptions {
     concurrency: usize,
@@ -50,14 +50,14 @@ impl RunOptions {
         Self::default()
     }
 
-    /// How many cases run side by side; at least one. Default: 8.
+    /// How many cases run at once; at least one. Default: 8.
     #[must_use]
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.concurrency = concurrency.max(1);
         self
     }
 
-    /// After how long a case counts as failed. Default: 120 s.
+    /// The timeout of a case: after it the case counts as failed. Default: 120 s.
     #[must_use]
     pub fn case_timeout(mut self, timeout: Duration) -> Self {
         self.case_timeout = timeout;
@@ -94,11 +94,11 @@ impl fmt::Debug for RunOptions {
 /// A panic inside a case is a failure of that case.
 ///
 /// # Panics
-/// Outside a Tokio runtime with time enabled. A multi-threaded one is advised: the cases about
-/// concurrency prove more on it.
+/// Outside a Tokio runtime with time enabled. Use a multi-threaded one: the cases about concurrency prove
+/// more on it.
 ///
 /// # Cancel safety
-/// Dropping the future ends the cases under way. Locks that they held end with their TTL.
+/// Dropping the future ends the running cases. Their locks expire with their TTL.
 pub async fn run<H: Harness>(harness: Arc<H>, options: RunOptions) -> Report {
     let harness = Arc::new(Erased::new(harness));
     let chosen = registry::<Fence<H>>().into_iter().filter(|case| {
@@ -163,7 +163,7 @@ async fn describe<F: FenceToken>(
     described.ok()?.ok().flatten()
 }
 
-/// Awaits a case on a task of its own, and makes failures of its panics and of its hanging.
+/// Runs a case in its own task. A panic or a timeout is a failure.
 pub(crate) async fn settle(
     case: impl Future<Output = CaseResult> + Send + 'static,
     timeout: Duration,

@@ -1,4 +1,4 @@
-//! The steps that cases are made of: each does one thing and fails unless it went as it must.
+//! The steps of cases: each does one thing and fails unless the result is right.
 //!
 //! A step is a function that returns a future, not an `async fn`: it runs where the case calls it,
 //! so its failure can name that line of the case.
@@ -16,11 +16,10 @@ use tokio::task::JoinHandle;
 use crate::outcome::{require, same, step};
 use crate::{Client, Failure};
 
-/// A TTL that no case lives to see the end of.
+/// A TTL longer than any case.
 pub(crate) const LONG: Duration = Duration::from_secs(300);
 
-/// How long what happens in the background may take. Far below [`LONG`], and far above what it
-/// takes on a slow machine.
+/// How long background work may take. Far below [`LONG`], and far above what it takes on a slow machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 #[track_caller]
@@ -32,7 +31,7 @@ pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Takes a key that must be free, under a fresh id.
+/// Acquires a key that must be free, with a fresh id.
 #[track_caller]
 pub(crate) fn take<B: LockBackend>(
     client: &Client<B>,
@@ -42,7 +41,7 @@ pub(crate) fn take<B: LockBackend>(
     step(async move { take_as(client, key, &LockId::generate()?, lasting).await })
 }
 
-/// Takes a key that must be free, or held by this very id.
+/// Acquires a key that must be free, or held by this id.
 #[track_caller]
 pub(crate) fn take_as<B: LockBackend>(
     client: &Client<B>,
@@ -63,7 +62,7 @@ pub(crate) fn take_as<B: LockBackend>(
     })
 }
 
-/// Asks for a key that somebody else must hold.
+/// Tries to acquire a key that another id must hold.
 #[track_caller]
 pub(crate) fn refused<B: LockBackend>(
     client: &Client<B>,
@@ -114,7 +113,7 @@ pub(crate) fn not_released<B: LockBackend>(
     })
 }
 
-/// Extends a lock that must be held; gives the store's new expiry.
+/// Extends a lock that must be held; returns the store's new expiry.
 #[track_caller]
 pub(crate) fn renew<B: LockBackend>(
     client: &Client<B>,
@@ -147,7 +146,7 @@ pub(crate) fn not_renewed<B: LockBackend>(
     })
 }
 
-/// The lock on a key that `id` must hold, by whatever way one asks.
+/// The lock on a key that `id` must hold, by every lookup.
 #[track_caller]
 pub(crate) fn held<B: LockBackend>(
     client: &Client<B>,
@@ -173,7 +172,7 @@ pub(crate) fn held<B: LockBackend>(
     })
 }
 
-/// Fails unless nobody holds the key, by either way of asking.
+/// Fails unless every lookup says that the key is free.
 #[track_caller]
 pub(crate) fn free<B: LockBackend>(
     client: &Client<B>,
@@ -191,7 +190,7 @@ pub(crate) fn free<B: LockBackend>(
     })
 }
 
-/// Fails unless the id holds nothing, by any way of asking.
+/// Fails unless every lookup says that the id holds nothing.
 #[track_caller]
 pub(crate) fn holds_nothing<B: LockBackend>(
     client: &Client<B>,
@@ -207,7 +206,7 @@ pub(crate) fn holds_nothing<B: LockBackend>(
     })
 }
 
-/// Waits for a key to become free by what goes on in the background, well before its TTL.
+/// Waits for a background release of a key, well before its TTL.
 #[track_caller]
 pub(crate) fn soon_free<B: LockBackend>(
     client: &Client<B>,
@@ -226,12 +225,12 @@ pub(crate) fn soon_free<B: LockBackend>(
     })
 }
 
-/// The fence of a grant, where the backend has any.
+/// The fence of a grant, if the backend has fences.
 pub(crate) fn fence_of<F: FenceToken>(grant: &Grant<F>) -> Option<u64> {
     grant.fence.fence().map(Fence::get)
 }
 
-/// Takes a key and gives it back; the fence of that grant.
+/// Acquires and releases a key; returns the fence of the grant.
 #[track_caller]
 pub(crate) fn next_fence<B: LockBackend>(
     client: &Client<B>,
@@ -244,7 +243,7 @@ pub(crate) fn next_fence<B: LockBackend>(
     })
 }
 
-/// By how much the key's fence rises from one grant to the next when nothing else goes on.
+/// By how much the key's fence rises from one grant to the next without other operations.
 #[track_caller]
 pub(crate) fn fence_step<B: LockBackend>(
     client: &Client<B>,
@@ -257,7 +256,7 @@ pub(crate) fn fence_step<B: LockBackend>(
     })
 }
 
-/// What the fence rose by; it must rise.
+/// The rise of the fence; it must rise.
 #[track_caller]
 pub(crate) fn rise(earlier: Option<u64>, later: Option<u64>) -> Result<Option<u64>, Failure> {
     let (Some(earlier), Some(later)) = (earlier, later) else {

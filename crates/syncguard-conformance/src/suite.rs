@@ -12,9 +12,9 @@ use crate::{Bench, DEFAULT_CASE_TIMEOUT, Harness, Outcome};
 
 /// Makes one `#[test]` of every case, under the name it has in [`cases`](crate::cases()).
 ///
-/// The argument makes a [`Harness`]. It is evaluated anew for every test, inside that test's
-/// runtime, and may await: `suite!(RedisHarness::from_env())`, `suite!(PgHarness::start().await)`.
-/// A harness that all tests share can live in a static: an `Arc` of a harness is a harness.
+/// The argument makes a [`Harness`]. It is evaluated for every test, inside that test's runtime, and may
+/// await: `suite!(RedisHarness::from_env())`, `suite!(PgHarness::start().await)`. A harness that all tests
+/// share can live in a static: an `Arc` of a harness is a harness.
 ///
 /// The tests live in modules (`keys`, `acquire`, ...) beside the macro. To run the suite on
 /// several set-ups in one file, put each into a module of its own:
@@ -61,7 +61,7 @@ macro_rules! __suite_tests {
     };
 }
 
-/// The variable that says what a skipped case is to a test.
+/// The variable that decides whether a skipped case fails its test.
 const SKIPS: &str = "SYNCGUARD_CONFORMANCE_SKIPS";
 
 /// Runs one case on a runtime of its own.
@@ -87,7 +87,7 @@ pub fn __run_test<H: Harness>(name: &str, case: &str, harness: impl Future<Outpu
     });
     match result {
         Ok(Outcome::Passed) => {}
-        // Not by a macro: the test harness would keep that to itself.
+        // Not by `eprintln!`: the test harness would capture that.
         Ok(Outcome::Skipped(reason)) => {
             let deny = std::env::var_os(SKIPS).is_some_and(|value| value == "deny");
             assert!(!deny, "{name} was skipped, and {SKIPS} is `deny`: {reason}");

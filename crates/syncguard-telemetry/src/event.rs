@@ -1,4 +1,4 @@
-//! [`LockEvent`]: what is reported of one operation.
+//! [`LockEvent`]: the report of one operation.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,11 +10,10 @@ use syncguard_core::{ErrorCode, HashId, LockId, LockKey};
 
 /// An operation that ended.
 ///
-/// It shows identifiers by their [display hash](syncguard_core::hash_key). The raw ones are in the
-/// event, in its `Debug` and in its JSON, only where
-/// [`include_raw`](crate::TelemetryOptions::include_raw) permits them.
+/// It shows identifiers by their [display hash](syncguard_core::hash_key). The event, its `Debug` and its
+/// JSON contain raw identifiers only if [`include_raw`](crate::TelemetryOptions::include_raw) permits them.
 ///
-/// It serializes in camelCase, as every implementation of SyncGuard shapes it: `type`, `result`,
+/// It serializes in camelCase, as in every implementation of SyncGuard: `type`, `result`,
 /// `reason`, `keyHash`, `lockIdHash`, `key` and `lockId`. This crate adds `errorCode`,
 /// `outcomeUnknown`, `abandoned`, `durationMs` (a fraction, to the microsecond), `endedAtMs` (Unix
 /// milliseconds) and `backend`. Fields that are `None` are left out.
@@ -27,13 +26,13 @@ pub struct LockEvent {
     pub event_type: EventType,
     /// Whether it succeeded.
     pub result: EventResult,
-    /// Why it did not, where nothing failed and the store knew the reason.
+    /// Why it did not succeed, if nothing failed and the store knew the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<EventReason>,
-    /// Display hash of the key, if the call named one or its guard knew it.
+    /// Display hash of the key, if the call or its guard knew it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_hash: Option<HashId>,
-    /// Display hash of the lock id, if the call named one or made one.
+    /// Display hash of the lock id, if the call was given one or made one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock_id_hash: Option<HashId>,
     /// The key. Sensitive; `None` unless permitted.
@@ -50,8 +49,8 @@ pub struct LockEvent {
     pub error_code: Option<ErrorCode>,
     /// Whether the store may have applied the operation although it failed here.
     pub outcome_unknown: bool,
-    /// Whether the operation's future was dropped before the store answered: by a timeout around it,
-    /// or by a panic.
+    /// Whether the operation's future was dropped before the store replied, for example by a timeout around
+    /// it or by a panic.
     pub abandoned: bool,
     /// Time from the first poll of the call to its end.
     #[serde(rename = "durationMs", serialize_with = "fractional_ms")]
@@ -111,13 +110,13 @@ impl EventType {
 
 /// Whether an operation succeeded.
 ///
-/// An `is_locked`, lookup or list that the store answered is `Ok`, whatever the answer. An acquire of a held
-/// key is `Fail` with the reason [`Locked`](EventReason::Locked): contention, not an error.
+/// An `is_locked`, lookup or list is `Ok` if the store replied, with any result. An acquire of a held key
+/// is `Fail` with the reason [`Locked`](EventReason::Locked): contention, not an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventResult {
     /// It succeeded.
     Ok,
-    /// It did not: see the event's reason, error code and `abandoned`.
+    /// It did not succeed: see the event's reason, error code and `abandoned`.
     Fail,
 }
 
@@ -198,7 +197,7 @@ impl fmt::Debug for LockEvent {
             .field("reason", &self.reason)
             .field("key_hash", &self.key_hash)
             .field("lock_id_hash", &self.lock_id_hash);
-        // The event has raw identifiers only where the application asked for them.
+        // The event has raw identifiers only if the application asked for them.
         if let Some(key) = &self.key {
             out.field("key", &key.as_str());
         }

@@ -8,10 +8,10 @@ use syncguard_core::LockId;
 /// How many leases are followed, and how many expired ones are remembered.
 const CAPACITY: usize = 65_536;
 
-/// Follows leases by the answers to their operations.
+/// Follows leases by the results of their operations.
 ///
-/// Memory is bounded although leases may be acquired and never released: one that has expired by the
-/// local clock no longer counts as held, and is forgotten once too many others have expired after it.
+/// Memory is bounded even if leases are never released. A lease that has expired by the local clock no
+/// longer counts as held. It is forgotten when too many others have expired after it.
 pub(crate) struct Holdings {
     capacity: usize,
     leases: HashMap<LockId, Lease>,
@@ -82,7 +82,7 @@ impl Holdings {
         self.held.insert(deadline, *id);
     }
 
-    /// An id no longer holds a lock. Returns since when it did, if its lease was followed.
+    /// An id no longer holds a lock. Returns since when it held the lock, if the lease was followed.
     pub(crate) fn ended(&mut self, id: &LockId) -> Option<Instant> {
         let lease = self.leases.remove(id)?;
         if let Some(deadline) = lease.deadline {

@@ -1,8 +1,8 @@
 //! Telemetry of the **SyncGuard** lock: an observer of [`Locks`](syncguard_core::Locks).
 //!
-//! [`with_telemetry`] reports every operation to a callback, to `tracing`, to OpenTelemetry metrics,
-//! or to any of them at once. [`Telemetry`] is the same observer as a handle of its own, by which an
-//! application flushes events and counts dropped ones.
+//! [`with_telemetry`] reports every operation to a callback, to `tracing`, to OpenTelemetry metrics, or to
+//! any of them at once. [`Telemetry`] is the same observer as a handle: an application can flush its events
+//! and count the dropped ones.
 //!
 //! ```
 //! use std::sync::{Arc, mpsc};
@@ -43,9 +43,9 @@
 //! - releases of dropped guards and at the end of sections;
 //! - renewals of leases, as extends.
 //!
-//! A request that was never awaited is no call. Releases that the background repeats, and those after an
-//! acquire of unknown outcome, make no event: the metrics count their results. Preflight, purges, `drain`
-//! and `close` make none either.
+//! A request that was never awaited is not a call. Background releases make no event, neither retries nor
+//! those after an acquire with an unknown outcome: the metrics count their results. Preflight, purges,
+//! `drain` and `close` make no event either.
 //!
 //! | operation | `ok` | `fail` |
 //! |---|---|---|
@@ -65,7 +65,7 @@
 //! | [`release`](syncguard_core::Locks::release), [`extend`](syncguard_core::Locks::extend), lookup by id | no | yes |
 //! | `is_locked`, lookup by key | yes | no |
 //!
-//! So the lock id hash follows one lock from its acquire to its release, whoever releases it. A call that
+//! So the lock id hash identifies one lock from its acquire to its release, in any process. A call that
 //! was refused before anything was sent may have neither: a bad key has no hash.
 //!
 //! # Nothing raw
@@ -76,20 +76,20 @@
 //!
 //! # No influence
 //!
-//! The callback has a thread of its own behind a bounded queue. An operation puts its record there
+//! The callback runs on its own thread behind a bounded queue. An operation puts a record into the queue
 //! without waiting; hashing, the predicate and the callback run on the thread. A callback that panics is
-//! called again for the next event. One that is slow or blocked fills the queue; events are then dropped
-//! and [counted](Telemetry::dropped_events). [`flush`](Telemetry::flush) waits for what is queued. When
-//! the last clone of a [`Telemetry`] is gone, those that `Locks` and their guards keep included, the
-//! thread delivers the rest and ends; nothing waits for it.
+//! called again for the next event. A callback that is slow or blocks fills the queue; events are then
+//! dropped and [counted](Telemetry::dropped_events). [`flush`](Telemetry::flush) waits for the queued
+//! events. When the last clone of a [`Telemetry`] is dropped, including the clones in `Locks` and their
+//! guards, the thread delivers the rest and ends; nothing waits for it.
 //!
 //! `tracing` subscribers and OpenTelemetry instruments run inside the operation, as both require: events
-//! appear in the caller's span. Their panics are contained.
+//! appear in the caller's span. Their panics are caught.
 //!
 //! # Off is free
 //!
-//! Without a sink, [`with_telemetry`] returns the `Locks` that it was given: nothing is hashed, nothing is
-//! allocated, no clock is read, no thread is started.
+//! Without a sink, [`with_telemetry`] returns the given `Locks`: it hashes nothing, allocates nothing,
+//! reads no clock and starts no thread.
 //!
 //! # Features
 //!
@@ -114,7 +114,7 @@ pub use crate::event::{EventReason, EventResult, EventType, LockEvent};
 pub use crate::options::{DEFAULT_QUEUE_CAPACITY, TelemetryOptions};
 pub use crate::telemetry::{Telemetry, with_telemetry};
 
-// What callers hold goes from thread to thread, and into futures that do.
+// Applications move these between threads, and into futures that they spawn.
 const _: () = {
     const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
     const fn sent<T: Send + Unpin + std::fmt::Debug>() {}
@@ -123,7 +123,7 @@ const _: () = {
     shared::<EventReason>();
     shared::<EventResult>();
     shared::<EventType>();
-    // Its callback is called from one thread, and need not be `Sync`.
+    // Only one thread calls its callback, which need not be `Sync`.
     sent::<TelemetryOptions>();
 };
 

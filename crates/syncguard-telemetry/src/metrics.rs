@@ -28,7 +28,7 @@ const ERROR_TYPE: &str = "error.type";
 /// The `error.type` of an operation or wait whose future was dropped.
 const ABANDONED: &str = "abandoned";
 
-/// Seconds: what the semantic conventions advise for the operations of database clients.
+/// Seconds: the boundaries that the semantic conventions advise for database clients.
 const OPERATION_BUCKETS: [f64; 9] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 
 /// Seconds: from a key that was free to a holder that works for minutes.
@@ -64,11 +64,11 @@ pub(crate) struct Metrics {
 #[derive(Default)]
 struct Leases {
     holdings: Holdings,
-    /// The value of the up-down counter, as far as these leases go.
+    /// These leases' part of the up-down counter's value.
     reported: i64,
 }
 
-/// What an operation did to a lease.
+/// The effect of an operation on a lease.
 #[derive(Default)]
 struct Change {
     held_for: Option<Duration>,
@@ -206,11 +206,11 @@ impl Metrics {
         self.follow(end, Instant::now());
     }
 
-    /// Brings the instruments of leases up to date.
+    /// Updates the instruments of leases.
     fn follow(&self, end: &OperationEnd<'_>, now: Instant) {
         let backend = backend_name(end.backend);
         let (change, held_change) = {
-            // Whole even if a holder of the mutex panicked: the counts are only off by its operation.
+            // Valid even if a holder of the mutex panicked: the counts only miss its operation.
             let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
             let leases = leases.entry(end.backend).or_default();
             leases.holdings.sweep(now);
@@ -232,7 +232,7 @@ impl Metrics {
 }
 
 impl Drop for Metrics {
-    /// The meter outlives the telemetry, which no longer sees what becomes of these leases.
+    /// The meter outlives the telemetry, which no longer observes these leases.
     fn drop(&mut self) {
         let leases = self
             .leases
@@ -265,7 +265,7 @@ impl Leases {
                 held_for: None,
                 lost: self.holdings.ended(id).is_some(),
             },
-            // Its token was cancelled before anything was sent: the lease goes on.
+            // Its token was cancelled before anything was sent: the lease is still held.
             (
                 Operation::Release,
                 OperationOutcome::Failed {
@@ -273,7 +273,8 @@ impl Leases {
                     outcome_unknown: false,
                 },
             ) => Change::default(),
-            // The background repeats one that failed or was abandoned: the holder is done.
+            // The background retries a release that failed or was abandoned: the holder no longer uses the
+            // lock.
             (Operation::Release, outcome) => {
                 let since = self.holdings.ended(id);
                 let not_held = matches!(outcome, OperationOutcome::NotHeld(_));
@@ -286,7 +287,7 @@ impl Leases {
         }
     }
 
-    /// By how much the up-down counter is to change.
+    /// The change of the up-down counter.
     fn settle(&mut self) -> i64 {
         let held = i64::try_from(self.holdings.held()).unwrap_or(i64::MAX);
         let change = held - self.reported;

@@ -1,11 +1,11 @@
-//! [`TelemetryOptions`]: the sinks, and what they get.
+//! [`TelemetryOptions`]: the sinks, and the content of events.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::LockEvent;
 
-/// Events that wait for the callback, when no capacity is given.
+/// Default of how many events may wait for the callback.
 pub const DEFAULT_QUEUE_CAPACITY: usize = 4096;
 
 pub(crate) type Callback = Box<dyn FnMut(LockEvent) + Send>;
@@ -57,9 +57,9 @@ impl TelemetryOptions {
 
     /// Passes every event to a callback. Default: none.
     ///
-    /// It runs on a thread of its own, behind a bounded queue, about a millisecond after the operation.
-    /// It may block and it may panic without any effect on operations. Events that find the queue full
-    /// are [counted](crate::Telemetry::dropped_events) instead of delivered.
+    /// The callback runs on its own thread, behind a bounded queue, about a millisecond after the
+    /// operation. It may block or panic without any effect on operations. If the queue is full, events are
+    /// dropped and [counted](crate::Telemetry::dropped_events).
     pub fn on_event(mut self, on_event: impl FnMut(LockEvent) + Send + 'static) -> Self {
         self.on_event = Some(Box::new(on_event));
         self
@@ -91,8 +91,8 @@ impl TelemetryOptions {
     /// Puts raw identifiers into the events that a predicate selects by their hashed form. Default:
     /// none.
     ///
-    /// Keep it pure and quick: the callback's thread and `tracing` each call it once for an event. One
-    /// that panics permits nothing. It replaces [`include_raw`](Self::include_raw).
+    /// Keep the predicate pure and quick: the callback's thread and `tracing` each call it once for an
+    /// event. If it panics, the event gets hashes. It replaces [`include_raw`](Self::include_raw).
     ///
     /// ```
     /// # use syncguard_core::hash_key;
@@ -113,7 +113,7 @@ impl TelemetryOptions {
     /// Default: off.
     ///
     /// An operation that ends in an error is `WARN`. All others are `DEBUG`, those that the caller's
-    /// token cancelled (`Aborted`) included. Where no subscriber wants the level, nothing is hashed.
+    /// token cancelled (`Aborted`) included. If no subscriber wants the level, nothing is hashed.
     /// Subscribers run inside the operation, on its thread.
     ///
     /// ```
@@ -153,18 +153,18 @@ impl TelemetryOptions {
     /// `error.type` is the [`ErrorCode`](syncguard_core::ErrorCode), or `abandoned` for an operation
     /// or a wait whose future was dropped.
     ///
-    /// **Leases** are those whose acquire this [`Telemetry`](crate::Telemetry) observed. One counts as
-    /// held until it is released, is found gone, or expires; an expiry shows with the next operation on
-    /// that backend. One counts as lost when a release or extend of it finds no lock. Metrics follow up
-    /// to 65,536 leases of a backend at a time, and beside these as many that expired without a release;
-    /// others are left out.
+    /// **Leases** are those whose acquire this [`Telemetry`](crate::Telemetry) observed. A lease counts as
+    /// held until it is released, is found gone, or expires; an expiry is noticed at the next operation on
+    /// that backend. A lease counts as lost when its release or extend finds no lock. Metrics follow up to
+    /// 65,536 leases of a backend at a time, and as many that expired without a release; they ignore
+    /// others.
     ///
     /// **Waits** are those of [`lock`](syncguard_core::Locks::lock), from the first attempt.
     ///
-    /// **Reclaims** are the results of background releases. The background releases the lock id of an
-    /// acquire that was dropped or whose outcome is unknown, and repeats a release that was dropped or
-    /// failed, for up to an hour. `released` is a lock that was still there, `not-held` says that there
-    /// was none, and a lock that is `given-up` is held until it expires.
+    /// **Reclaims** are the results of background releases. SyncGuard releases in the background after an
+    /// acquire that was dropped or whose outcome is unknown. It retries a release that was dropped or
+    /// failed, for up to an hour. `released`: the lock existed. `not-held`: there was no lock. `given-up`:
+    /// SyncGuard stopped retrying, and the lock, if it exists, expires with its TTL.
     ///
     /// **Skew** is how far the local clock is ahead of the store's, for backends that compare the two.
     ///

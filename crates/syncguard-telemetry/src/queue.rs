@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 use crate::options::{Callback, IncludeRaw};
 use crate::record::Record;
 
-/// How long the consumer sleeps once it has emptied the queue, before it waits to be woken. Waking a
-/// thread costs a system call; so at most one operation in this span pays for it.
+/// How long the consumer sleeps after it has emptied the queue, before it waits to be woken. Waking a
+/// thread costs a system call: so at most one operation in this time pays for it.
 const REST: Duration = Duration::from_millis(1);
 
 /// How often a flush checks whether a full queue has room for it.
@@ -40,8 +40,7 @@ impl Queue {
             callback,
         };
         // Not a task: a callback that blocks would take a worker from the application's runtime.
-        // If the system refuses a thread, the receiver is gone and every event counts as dropped;
-        // operations go on.
+        // If the system refuses a thread, every event counts as dropped; operations continue.
         drop(
             thread::Builder::new()
                 .name("syncguard-events".into())
@@ -64,7 +63,7 @@ impl Queue {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Whether the callback has returned from everything pushed before, within the timeout.
+    /// Waits until the callback has handled all earlier events. Returns whether it did within the timeout.
     pub(crate) async fn flush(&self, timeout: Duration) -> bool {
         let flushed = async {
             let (sender, receiver) = oneshot::channel();

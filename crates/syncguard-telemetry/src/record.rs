@@ -1,4 +1,4 @@
-//! [`Record`]: an operation that ended, on its way to an event.
+//! [`Record`]: an operation that ended, before it becomes an event.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, SystemTime};
@@ -63,7 +63,7 @@ impl Record {
         let permitted = match include_raw {
             IncludeRaw::Never => false,
             IncludeRaw::Always => true,
-            // A predicate that panics has permitted nothing.
+            // A predicate that panics permits nothing.
             IncludeRaw::If(predicate) => {
                 catch_unwind(AssertUnwindSafe(|| predicate(&event))).unwrap_or(false)
             }

@@ -16,9 +16,8 @@ use crate::{EventType, TelemetryOptions};
 
 /// A handle on the same store as `locks`, whose operations are reported to the sinks of `options`.
 ///
-/// Without a sink it returns `locks` as they are. Operations through handles that were made from
-/// `locks` before are not reported. Make a [`Telemetry`] instead to flush or count events, or to
-/// observe several `Locks` by one.
+/// Without a sink it returns `locks` unchanged. Operations through other handles of the same store are not
+/// reported. Make a [`Telemetry`] instead to flush or count events, or to observe several `Locks` by one.
 ///
 /// ```
 /// # use syncguard_core::Locks;
@@ -90,20 +89,20 @@ impl Telemetry {
         }))
     }
 
-    /// How many events the callback never gets, because it was too slow for the queue.
+    /// How many events were dropped because the callback was too slow.
     #[must_use]
     pub fn dropped_events(&self) -> u64 {
         self.0.queue.as_ref().map_or(0, Queue::dropped)
     }
 
-    /// Waits until the callback has returned from every event so far. Returns whether it did within
-    /// `timeout`; `true` without a callback.
+    /// Waits until the callback has handled every event so far. Returns whether it did within `timeout`;
+    /// `true` without a callback.
     ///
-    /// Call it last before the process ends, after [`drain`](syncguard_core::Locks::drain): the
-    /// process takes queued events with it.
+    /// Call it last before the process ends, after [`drain`](syncguard_core::Locks::drain): queued events
+    /// are lost with the process.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future stops the waiting, not the delivery.
+    /// Safe: dropping the future stops the wait, not the delivery.
     pub async fn flush(&self, timeout: Duration) -> bool {
         match &self.0.queue {
             Some(queue) => queue.flush(timeout).await,

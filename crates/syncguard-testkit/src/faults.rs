@@ -1,4 +1,4 @@
-//! [`Faults`]: what a [`FaultProxy`](crate::FaultProxy) does to connections and bytes.
+//! [`Faults`]: the faults of a [`FaultProxy`](crate::FaultProxy).
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ pub enum Flow {
     Hold,
     /// The first ones are lost, and the connection is reset to both sides.
     Reset,
-    /// They are lost. The connection hangs until the fault ends, and is then reset: a stream that has
-    /// lost bytes never passes any again.
+    /// They are lost. The connection hangs until the fault ends, and is then reset: after lost bytes, a
+    /// stream cannot continue.
     Swallow,
     /// A script for Redis (`EVAL`, `EVALSHA`) reaches the server twice before it is answered, as if
     /// a driver had retried it over another connection. Everything else passes, replies and other
@@ -37,7 +37,7 @@ pub enum Connections {
     HalfOpen,
 }
 
-/// The faults in force.
+/// The current faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults {
     /// On connections as such.

@@ -68,18 +68,18 @@ impl FirestoreEmulator {
         self.slot.port()
     }
 
-    /// Makes it hang without closing a connection (`SIGSTOP`).
+    /// Pauses the server without closing a connection (`SIGSTOP`).
     ///
     /// # Errors
-    /// If the emulator is gone.
+    /// If the emulator has ended.
     pub fn pause(&self) -> Result<()> {
         self.process.pause()
     }
 
-    /// Ends a [`pause`](Self::pause). The emulator then executes what clients sent meanwhile.
+    /// Ends a [`pause`](Self::pause). The emulator then executes what clients sent in the meantime.
     ///
     /// # Errors
-    /// If the emulator is gone.
+    /// If the emulator has ended.
     pub fn resume(&self) -> Result<()> {
         self.process.resume()
     }

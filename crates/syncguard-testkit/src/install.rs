@@ -1,4 +1,4 @@
-//! Finds the servers' programs, and installs them where possible.
+//! Finds the servers' programs, and installs them if possible.
 
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
@@ -106,7 +106,7 @@ pub fn missing(tools: &[Tool]) -> Vec<&'static str> {
 
 /// Installs missing tools with `apt-get`, as root on Debian or Ubuntu.
 ///
-/// It starts no service and touches none that runs.
+/// It starts no service and leaves running services alone.
 ///
 /// # Errors
 /// If a tool is missing and cannot be installed. The text says what to install.
@@ -156,15 +156,15 @@ fn apt_get(apt: &Path, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The file that Debian's packages ask whether they may start their service. While this lives, it says
-/// no.
+/// Debian's packages run this file to ask whether they may start their service. While this value exists,
+/// the answer is no.
 struct PolicyRc(Option<PathBuf>);
 
 impl PolicyRc {
     fn forbid_starts() -> Result<Self> {
         let path = Path::new("/usr/sbin/policy-rc.d");
         if path.exists() {
-            // The machine has a policy of its own.
+            // The machine has its own policy.
             return Ok(Self(None));
         }
         let mut file = File::options()

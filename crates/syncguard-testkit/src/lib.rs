@@ -80,7 +80,7 @@ fn shared<S>(
         .map_err(|error| anyhow!("{error}"))
 }
 
-// What callers hold goes from thread to thread, and into futures that do.
+// Applications move these between threads, and into futures that they spawn.
 const _: () = {
     const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
     shared::<CommandServer>();

@@ -45,7 +45,7 @@ impl PgBouncer {
         Ok(Self { process, slot })
     }
 
-    /// Where it answers: `postgres://postgres@127.0.0.1:PORT/postgres`.
+    /// The URL of the server: `postgres://postgres@127.0.0.1:PORT/postgres`.
     #[must_use]
     pub fn url(&self) -> String {
         url(self.port())
@@ -57,10 +57,10 @@ impl PgBouncer {
         self.slot.port()
     }
 
-    /// Makes it hang without closing a connection (`SIGSTOP`).
+    /// Pauses the server without closing a connection (`SIGSTOP`).
     ///
     /// # Errors
-    /// If the pooler is gone.
+    /// If the pooler has ended.
     pub fn pause(&self) -> Result<()> {
         self.process.pause()
     }
@@ -68,7 +68,7 @@ impl PgBouncer {
     /// Ends a [`pause`](Self::pause).
     ///
     /// # Errors
-    /// If the pooler is gone.
+    /// If the pooler has ended.
     pub fn resume(&self) -> Result<()> {
         self.process.resume()
     }

@@ -100,7 +100,7 @@ impl PostgresServer {
         })
     }
 
-    /// Where it answers: `postgres://postgres@127.0.0.1:PORT/postgres`.
+    /// The URL of the server: `postgres://postgres@127.0.0.1:PORT/postgres`.
     #[must_use]
     pub fn url(&self) -> String {
         url(self.port())
@@ -121,15 +121,15 @@ impl PostgresServer {
     /// Makes it hang without closing a connection (`SIGSTOP` to all of its processes).
     ///
     /// # Errors
-    /// If the server is gone.
+    /// If the server has ended.
     pub fn pause(&self) -> Result<()> {
         self.process.pause()
     }
 
-    /// Ends a [`pause`](Self::pause). The server then executes what clients sent meanwhile.
+    /// Ends a [`pause`](Self::pause). The server then executes what clients sent in the meantime.
     ///
     /// # Errors
-    /// If the server is gone.
+    /// If the server has ended.
     pub fn resume(&self) -> Result<()> {
         self.process.resume()
     }

@@ -39,8 +39,8 @@ pub struct Struck {
 
 /// A proxy in front of one server, on a loopback port of its own. It stops on drop.
 ///
-/// It runs on a thread of its own, so it works in synchronous and asynchronous tests alike. Its port
-/// stays the same whatever happens to the server.
+/// It runs on a thread of its own, so it works in synchronous and asynchronous tests alike. Its port stays
+/// the same when the server stops or restarts.
 ///
 /// ```no_run
 /// use syncguard_testkit::{FaultProxy, Faults, RedisServer};
@@ -140,24 +140,24 @@ impl FaultProxy {
         format!("{}:{}", Ipv4Addr::LOCALHOST, self.port())
     }
 
-    /// Replaces the faults in force.
+    /// Replaces the current faults.
     pub fn set(&self, faults: Faults) {
         self.update(|control| control.faults = faults);
     }
 
-    /// Resets all existing connections. The faults in force apply to new ones.
+    /// Resets all existing connections. The current faults apply to new ones.
     pub fn reset_all(&self) {
         self.update(|control| control.era += 1);
     }
 
-    /// Has new connections lead to another loopback port, as an address does after a failover.
-    /// Existing ones go on.
+    /// Forwards new connections to another loopback port, as an address does after a failover. Existing
+    /// connections stay.
     pub fn lead_to(&self, upstream: u16) {
         self.update(|control| control.upstream = loopback(upstream));
     }
 
-    /// Lets the first `held` of the pieces that [wait](Flow::Hold) pass; later ones wait on. Take the
-    /// number from an earlier [`struck`](Self::struck).
+    /// Lets the first `held` of the [held](Flow::Hold) pieces pass; later ones still wait. Get the number
+    /// from an earlier [`struck`](Self::struck).
     pub fn let_through(&self, held: u64) {
         self.update(|control| control.let_through = held);
     }

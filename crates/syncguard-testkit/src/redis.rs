@@ -83,7 +83,7 @@ impl RedisServer {
         })
     }
 
-    /// Where it answers: `redis://127.0.0.1:PORT`, or `rediss://` with TLS.
+    /// The URL of the server: `redis://127.0.0.1:PORT`, or `rediss://` with TLS.
     #[must_use]
     pub fn url(&self) -> String {
         let scheme = if self.encrypted { "rediss" } else { "redis" };
@@ -102,18 +102,18 @@ impl RedisServer {
         self.process.pid()
     }
 
-    /// Makes it hang without closing a connection (`SIGSTOP`).
+    /// Pauses the server without closing a connection (`SIGSTOP`).
     ///
     /// # Errors
-    /// If the server is gone.
+    /// If the server has ended.
     pub fn pause(&self) -> Result<()> {
         self.process.pause()
     }
 
-    /// Ends a [`pause`](Self::pause). The server then executes what clients sent meanwhile.
+    /// Ends a [`pause`](Self::pause). The server then executes what clients sent in the meantime.
     ///
     /// # Errors
-    /// If the server is gone.
+    /// If the server has ended.
     pub fn resume(&self) -> Result<()> {
         self.process.resume()
     }

@@ -11,16 +11,16 @@ pub trait Server: fmt::Debug + Send + Sync + 'static {
     /// The loopback port where it answers.
     fn port(&self) -> u16;
 
-    /// Makes it hang without closing a connection (`SIGSTOP`).
+    /// Pauses the server without closing a connection (`SIGSTOP`).
     ///
     /// # Errors
-    /// If the server is gone.
+    /// If the server has ended.
     fn pause(&self) -> Result<()>;
 
-    /// Ends a [`pause`](Self::pause). The server then executes what clients sent meanwhile.
+    /// Ends a [`pause`](Self::pause). The server then executes what clients sent in the meantime.
     ///
     /// # Errors
-    /// If the server is gone.
+    /// If the server has ended.
     fn resume(&self) -> Result<()>;
 
     /// Kills it, as a crash would (`SIGKILL`).

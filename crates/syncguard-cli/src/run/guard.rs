@@ -1,5 +1,5 @@
-//! The guard on Linux: this program once more, beside the command. If `syncguard` is killed, the system tells
-//! the command; the guard kills it after the grace.
+//! The guard on Linux: a second process of this program, beside the command. If `syncguard` is killed, the
+//! system sends TERM to the command; the guard sends KILL after the grace period.
 
 use std::env::ArgsOs;
 use std::io::{Read as _, Write as _};
@@ -20,19 +20,19 @@ use super::shim::SELF;
 /// The first argument of the guard.
 pub(super) const NAME: &str = "__guard";
 
-/// How often the guard looks whether the command's group is gone.
+/// How often the guard checks whether the command's group has ended.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The argument of a guard that kills the command's whole group.
 const GROUP: &str = "group";
 
-/// A guard, seen from `syncguard`. It ends with this process at the latest, and then kills the command
-/// unless it was [dismissed](Self::dismiss).
+/// A guard, seen from `syncguard`. When this process ends, the guard kills the command, unless it was
+/// [dismissed](Self::dismiss).
 #[derive(Debug)]
 pub(super) struct Guard(Child);
 
 impl Guard {
-    /// Guards a command. Without a guard, if the system has no process to spare, the command runs as well.
+    /// Guards a command. If the system cannot start the guard, the command runs without one.
     pub(super) fn of(command: Pid, has_own_group: bool, grace: Duration) -> Option<Self> {
         let mut guard = Command::new(SELF);
         guard
@@ -44,7 +44,7 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // What is sent to the group of `syncguard` is not for it.
+            // Signals to the group of `syncguard` are not for the guard.
             .process_group(0);
         guard.spawn().ok().map(Self)
     }
@@ -52,7 +52,7 @@ impl Guard {
     /// Call it once the command has ended.
     pub(super) fn dismiss(&mut self) {
         if let Some(pipe) = &mut self.0.stdin {
-            // If it was killed, it is dismissed.
+            // If the guard was killed, it is dismissed.
             let _ = pipe.write_all(b".");
         }
     }
@@ -64,7 +64,7 @@ pub(super) fn guard(mut arguments: ArgsOs) -> Option<()> {
     let pid = Pid::from_raw(next()?.parse().ok()?)?;
     let has_own_group = next()? == GROUP;
     let grace = Duration::from_millis(next()?.parse().ok()?);
-    // Names the process, also after another one has got its number.
+    // Refers to this process, even if another one gets its number later.
     let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
     let is_dismissed = std::io::stdin().read(&mut [0]).is_ok_and(|read| read > 0);
     if is_dismissed {
@@ -74,11 +74,11 @@ pub(super) fn guard(mut arguments: ArgsOs) -> Option<()> {
         thread::sleep(grace);
         return pidfd_send_signal(&process, Signal::KILL).ok();
     }
-    // The command was there a moment ago, and while its group has members, no other process gets its number.
+    // The command existed a moment ago. While its group has members, no other process gets its number.
     let ends = Instant::now() + grace;
     let mut told = false;
     while Instant::now() < ends {
-        // The system told the command alone. If that ended it, its children are still to be told.
+        // The system sent TERM only to the command. If that ended it, its children still need the signal.
         if !told && has_ended(&process) {
             told = true;
             kill_process_group(pid, Signal::TERM).ok()?;

@@ -1,4 +1,4 @@
-//! The command as a process of Unix.
+//! The command as a Unix process.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,9 +20,9 @@ use crate::signals::ends;
 
 /// The command while it runs.
 ///
-/// With a terminal, it stays in the process group of `syncguard`: else it could not read from the terminal,
-/// which sends Ctrl-C to the whole group. Without one it has a group of its own, so that all of it can be
-/// ended.
+/// With a terminal, the command stays in the process group of `syncguard`. Otherwise it could not read from
+/// the terminal, which sends Ctrl-C to the whole group. Without a terminal it has its own group, so that
+/// all its processes can be ended.
 pub(super) struct Child {
     process: process::Child,
     pid: Pid,
@@ -33,7 +33,8 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Starts a command. Call it on a thread that lasts: the system ends the command with that thread.
+    /// Starts a command. Call it on a thread that lives long enough: the system ends the command with that
+    /// thread.
     pub(super) fn start(
         command: &[OsString],
         environment: impl IntoIterator<Item = (&'static str, String)>,
@@ -52,7 +53,7 @@ impl Child {
         let pid = Pid::from_child(&process);
         let (sender, ended) = oneshot::channel();
         let waiting = move || {
-            // It stays a zombie: its number is not given to another process until it is reaped.
+            // The command stays a zombie, so no other process gets its number until it is reaped.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             while waitid(WaitId::Pid(pid), options).is_err_and(|error| error == Errno::INTR) {}
             let _ = sender.send(());
@@ -87,7 +88,7 @@ impl Child {
         !self.has_own_group
     }
 
-    /// Passes a signal on. One that asks to end goes to the command's own group, if it has one.
+    /// Passes a signal on. A signal that ends processes goes to the command's own group, if it has one.
     pub(super) fn pass_on(&self, number: i32) {
         let Some(signal) = Signal::from_named_raw(number) else {
             return;
@@ -95,12 +96,12 @@ impl Child {
         if ends(number) {
             self.send(signal);
         } else {
-            // Nobody is left to get it.
+            // No process is left.
             let _ = kill_process(self.pid, signal);
         }
     }
 
-    /// Asks it to end, even if it is stopped.
+    /// Sends TERM, and CONT so that a stopped command gets it.
     pub(super) fn tell_to_end(&self) {
         self.send(Signal::TERM);
         self.send(Signal::CONT);
@@ -110,7 +111,7 @@ impl Child {
         self.send(Signal::KILL);
     }
 
-    /// The status of a command that has ended. On request, the rest of its own group is killed before.
+    /// The status of a command that has ended. With `kill_the_rest`, kills the rest of its own group first.
     pub(super) fn reap(&mut self, kill_the_rest: bool) -> Result<ExitStatus, Failure> {
         if kill_the_rest && self.has_own_group {
             self.kill();
@@ -126,7 +127,7 @@ impl Child {
     }
 
     fn send(&self, signal: Signal) {
-        // Nobody is left to get it, or it is another user's by now.
+        // No process is left, or the number belongs to another user's process by now.
         let _ = match self.has_own_group {
             true => kill_process_group(self.pid, signal),
             false => kill_process(self.pid, signal),
@@ -134,7 +135,7 @@ impl Child {
     }
 }
 
-/// The exit code of `syncguard` for that of the command.
+/// The exit code of `syncguard` for the command's exit status.
 pub(super) fn code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => u8::try_from(code).unwrap_or(exit::INTERNAL),

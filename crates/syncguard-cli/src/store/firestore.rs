@@ -20,7 +20,7 @@ pub(super) async fn open(url: &str, asked: StoreArgs) -> Result<Locks, LockError
         }
         None => {
             let (_, database) = url.split_once("://").unwrap_or_default();
-            // Fails only where there is one already, which then will do.
+            // Fails only if there is a provider already, which is fine.
             let _ = rustls::crypto::ring::default_provider().install_default();
             FirestoreBackend::connect(database, options).await?
         }

@@ -11,7 +11,7 @@ pub(super) async fn open(
     asked: StoreArgs,
     purpose: Purpose,
 ) -> Result<Locks, LockError> {
-    // One to work on, and one for a renewal beside it.
+    // One for operations, and one for renewals at the same time.
     let mut options = PostgresOptions::new()
         .max_connections(2)
         .transaction_pooler(asked.transaction_pooler);
@@ -26,7 +26,7 @@ pub(super) async fn open(
     }
     let backend = PostgresBackend::connect_with(url, options).await?;
     if purpose == Purpose::Acquire {
-        // Where the tables are there, it only reads.
+        // If the tables exist, this only reads.
         backend.setup_schema().await?;
     }
     Ok(locks(backend))

@@ -77,7 +77,7 @@ impl<T: Target> Fixture<T> {
         self.test
     }
 
-    /// A path to the server that can fail. Only clients that connect through it are affected.
+    /// A network path to the server that can fail. It affects only clients that connect through it.
     pub(crate) fn network(&self) -> Network<T> {
         Network::to(self.port)
     }

@@ -36,7 +36,7 @@ impl<T: Target> Network<T> {
         Client::connect_with(self.proxy.port(), configure).await
     }
 
-    /// Replaces the faults in force.
+    /// Replaces the current faults.
     pub(crate) fn set(&self, faults: Faults) {
         self.proxy.set(faults);
     }
@@ -46,13 +46,13 @@ impl<T: Target> Network<T> {
         self.proxy.reset_all();
     }
 
-    /// Has new connections lead to another server.
+    /// Forwards new connections to another server.
     pub(crate) fn lead_to(&self, port: u16) {
         self.proxy.lead_to(port);
     }
 
-    /// Makes a call, and loses the reply once the store has applied it, which `applied` finds out
-    /// over another connection. `loss` stays in force until the next [`set`](Self::set).
+    /// Makes a call, and loses its reply after the store has applied it; `applied` checks that over another
+    /// connection. `loss` stays in force until the next [`set`](Self::set).
     ///
     /// Returns `None` if the call ended before the loss: an operation of several requests has to send
     /// them all within its deadline, and a busy machine may be too slow for that.

@@ -8,8 +8,7 @@ use syncguard_core::{ErrorCode, LockError, LockGuard, Locks};
 /// The TTL of a lock that must not expire during a case.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// Upper bound of what happens "before long" on any machine. It guards against hanging; no case is
-/// about it.
+/// The longest that a step may take on any machine. It only guards against hanging; no case tests it.
 pub(crate) const BEFORE_LONG: Duration = Duration::from_secs(60);
 
 /// TTLs within which a machine has to finish its work. If it is too slow for one, the next is tried.
@@ -19,7 +18,7 @@ const TTLS: [Duration; 3] = [
     Duration::from_secs(27),
 ];
 
-/// What one trial of a case showed.
+/// The result of one trial of a case.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Trial {
     /// What the case proves.
@@ -34,7 +33,7 @@ pub(crate) async fn with_longer_ttls(trial: impl AsyncFn(Duration) -> Trial) {
     with_ttls(TTLS, trial).await;
 }
 
-/// Makes trials with these TTLs until one succeeds, for what must also fit into the timeout of an
+/// Makes trials with these TTLs until one succeeds, for cases that must also fit into the timeout of an
 /// operation.
 pub(crate) async fn with_ttls(ttls: [Duration; 3], trial: impl AsyncFn(Duration) -> Trial) {
     for ttl in ttls {
@@ -91,8 +90,8 @@ pub(crate) async fn eventually<R>(what: &str, mut is: impl AsyncFnMut() -> Optio
     }
 }
 
-/// What a future resolves to by a point in time. Two timers of one task decide which came first: a
-/// machine that stalls delays both.
+/// The output of a future if it resolves by a point in time. Two timers of one task decide which came
+/// first: if the machine stalls, both are late.
 pub(crate) async fn by<R>(what: impl Future<Output = R>, deadline: Instant) -> Option<R> {
     tokio::select! {
         biased;
@@ -119,7 +118,7 @@ pub(crate) fn is_outage_code(code: ErrorCode) -> bool {
     )
 }
 
-/// The middle one of several times: what holds on a machine that is busy now and then.
+/// The median of several times, which an occasionally busy machine does not change.
 pub(crate) fn median<R: Ord + Copy + Debug>(mut values: Vec<R>) -> R {
     values.sort();
     *values.get(values.len() / 2).expect("no values")

@@ -1,4 +1,4 @@
-//! [`Watched`]: a backend that notes its extends and releases, and lets faults affect them alone.
+//! [`Watched`]: a backend that records its extends and releases, and causes faults of only these.
 
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ pub(crate) struct Watched<B> {
     releases_held: watch::Sender<bool>,
 }
 
-/// A fault of extends alone.
+/// A fault that affects only extends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ExtendFault {
     /// Extends pass.
@@ -53,9 +53,9 @@ pub(crate) struct NotedCall {
 /// How an extend or release ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallEnd {
-    /// The store answered that it applied the call.
+    /// The store replied that it applied the call.
     Applied,
-    /// The store answered that the id holds no lock.
+    /// The store replied that the id holds no lock.
     NotHeld,
     /// The store or the network failed.
     Failed(ErrorCode),
@@ -83,7 +83,7 @@ impl<B> Watched<B> {
         lock(&self.notes).on_extend = fault;
     }
 
-    /// Holds releases until this is called with `false`.
+    /// Holds releases until it is called with `false`.
     pub(crate) fn hold_releases(&self, hold: bool) {
         self.releases_held.send_replace(hold);
     }

@@ -6,8 +6,7 @@ use crate::faults::client::Client;
 use crate::faults::steps::{LONG, acquire, eventually, is_held, is_outage, release};
 use crate::faults::{Fixture, Target};
 
-/// After a failover the client finds the new server behind the old address, without being made anew.
-/// The old server is alive.
+/// After a failover, an existing client finds the new server behind the old address. The old server still runs.
 pub async fn an_address_that_leads_to_another_server_works_again_by_itself<T: Target>(
     fixture: Fixture<T>,
 ) {

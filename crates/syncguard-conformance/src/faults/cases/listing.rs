@@ -13,7 +13,7 @@ use crate::faults::{Fixture, Target};
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A page that the network loses fails by its deadline, with a known outcome. Once the network is back, the
-/// listing goes on from its cursor.
+/// listing continues from its cursor.
 pub async fn a_listing_goes_on_after_a_page_that_was_lost<T: Target>(fixture: Fixture<T>) {
     let (direct, network) = (fixture.direct().await, fixture.network());
     let client = network.client_with(impatient).await;
@@ -59,7 +59,7 @@ async fn page(locks: &Locks, prefix: &str, after: Option<ListCursor>) -> Result<
     Ok((keys.collect(), page.next))
 }
 
-/// A page, `Some(None)` if the backend cannot list, or `None` if the network is away.
+/// A page, `Some(None)` if the backend cannot list, or `None` if the network is down.
 fn reached(page: Result<Page, LockError>) -> Option<Option<Page>> {
     match page {
         Ok(page) => Some(Some(page)),

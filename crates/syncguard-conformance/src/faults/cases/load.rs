@@ -1,4 +1,4 @@
-//! Many callers at once while the store is away, connections break, or callers go away.
+//! Many callers at once while the store is down, connections break, or callers leave.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -19,15 +19,15 @@ const CALLERS: usize = 64;
 /// Each of them asks about a hundred times a second.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// For how long the store is away, or connections keep breaking.
+/// For how long the store is down, or connections keep breaking.
 const TROUBLE: Duration = Duration::from_secs(3);
 
 /// What a busy machine may add to a deadline.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// The store is away for some seconds under many acquires. Only acquires that may have reached it are
-/// released in the background, not each that fails because there is no connection. Once the store is
-/// back, they are released and acquires succeed.
+/// The store is down for some seconds under many acquires. Only acquires that may have reached it are
+/// released in the background, not those that fail without a connection. Once the store is back, they are
+/// released and acquires succeed.
 pub async fn the_store_is_away_under_many_acquires<T: Target>(fixture: Fixture<T>) {
     const DEADLINES: u32 = 3;
     // Some stores wait for a connection until the deadline.
@@ -141,8 +141,8 @@ pub async fn no_call_outlasts_its_deadline_while_connections_break<T: Target>(fi
     drained(&client).await;
 }
 
-/// A thousand acquires of a held key are abandoned. Each is settled by a handful of releases, and the
-/// operations of others still end by their deadlines.
+/// A thousand acquires of a held key are abandoned. Each causes only a few background releases, and other
+/// operations still end by their deadlines.
 pub async fn abandoned_acquires_of_a_held_key_do_not_slow_others<T: Target>(fixture: Fixture<T>) {
     const ABANDONED: usize = 1_000;
     const MOST_RELEASES_OF_EACH: usize = 6;
@@ -164,7 +164,7 @@ pub async fn abandoned_acquires_of_a_held_key_do_not_slow_others<T: Target>(fixt
     network.set(Faults::NONE);
     let other = fixture.key("other");
     for _ in 0..20 {
-        // It fails if the releases hold it up until its deadline.
+        // It fails if the releases delay it past its deadline.
         release(acquire(&client.locks, &other, LONG).await).await;
         tokio::time::sleep(5 * PAUSE).await;
     }

@@ -1,4 +1,4 @@
-//! Leases that cannot be kept, and how soon their holders know.
+//! Leases that cannot be renewed, and how soon their holders notice.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ const TTL: Duration = Duration::from_secs(3);
 /// By how much the timer of a lease may be late.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// However renewals fail, the holder is notified no later than one TTL after the start of the last
-/// renewal that succeeded.
+/// Whatever the failure of renewals, the holder is notified at the latest one TTL after the start of the
+/// last successful renewal.
 pub async fn a_lease_whose_renewals_keep_failing_is_lost_by_its_deadline<T: Target>(
     fixture: Fixture<T>,
 ) {
@@ -62,7 +62,7 @@ async fn lost_by_its_deadline<T: Target>(
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     network.set(fault);
-    // Replies that were on their way already still arrive.
+    // Replies that were already in flight still arrive.
     tokio::time::sleep(GRACE).await;
     let last = applied().pop().expect("one renewal was applied");
     let deadline = last.began + ttl;
@@ -120,8 +120,8 @@ pub async fn a_lookup_does_not_move_the_local_deadline<T: Target>(fixture: Fixtu
     );
 }
 
-/// When the store answers that the lock is gone, `run` ends its section within 100 ms, and nothing
-/// tries to release a lock that is not there.
+/// When the store answers that the lock is gone, `run` ends its section within 100 ms, and no release is
+/// sent for a lock that is gone.
 pub async fn a_section_that_lost_its_lock_ends_at_once_and_nothing_is_retried<T: Target>(
     fixture: Fixture<T>,
 ) {
@@ -172,8 +172,8 @@ async fn ends_at_once<T: Target>(fixture: &Fixture<T>, ttl: Duration) -> bool {
     at_once
 }
 
-/// A holder was stopped past its TTL, and meanwhile another acquired the key and released it. On
-/// waking the first knows that its lease is lost and extends nothing, and no fence is used twice.
+/// A holder was stopped past its TTL, and meanwhile another acquired the key and released it. When it
+/// continues, it knows that its lease is lost and does not extend it, and no fence is used twice.
 pub async fn a_holder_that_was_paused_past_its_ttl_finds_out_on_waking<T: Target>(
     fixture: Fixture<T>,
 ) {
@@ -226,7 +226,7 @@ pub async fn a_holder_that_was_paused_past_its_ttl_finds_out_on_waking<T: Target
     holder.expect("the holder panicked");
 }
 
-/// After an hour of suspend the holder knows by its own clock that its lease is over.
+/// After an hour of suspend the holder knows by its own clock that its lease has ended.
 pub async fn the_local_deadline_counts_through_suspend<T: Target>(fixture: Fixture<T>) {
     let suspended = Arc::new(AtomicU64::new(0));
     let (start, hours) = (Instant::now(), Arc::clone(&suspended));

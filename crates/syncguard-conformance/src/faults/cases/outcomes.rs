@@ -15,12 +15,12 @@ const OPERATION_TIMEOUT: Duration = Duration::from_millis(200);
 /// Longer than the first few background releases take together.
 const OUTAGE: Duration = Duration::from_millis(800);
 
-/// Once the network is back, an orphaned lock has to be free within this time.
+/// Once the network is back, an orphaned lock must be free within this time.
 const SETTLED: Duration = Duration::from_secs(1);
 
 const ROUNDS: usize = 5;
 
-/// The connection breaks, what was on its way is lost, and no new connection can be made.
+/// The connection breaks, data in flight is lost, and no new connection can be made.
 const BROKEN: Faults = Faults {
     connections: Connections::Refuse,
     requests: Flow::Reset,
@@ -35,8 +35,8 @@ pub async fn an_acquire_whose_reply_is_lost_is_released_once_the_network_is_back
     released(&fixture, Faults::HALF_OPEN).await;
 }
 
-/// The same where the connection breaks instead of hanging: the driver reports an error at once, and
-/// that error does not say that nothing happened.
+/// The same if the connection breaks instead of hanging. The driver then reports an error at once, which
+/// does not prove that nothing was applied.
 pub async fn an_acquire_whose_connection_breaks_at_the_reply_is_released<T: Target>(
     fixture: Fixture<T>,
 ) {
@@ -81,7 +81,7 @@ pub async fn a_release_whose_reply_is_lost_can_be_retried<T: Target>(fixture: Fi
     retried(&fixture, Faults::HALF_OPEN).await;
 }
 
-/// The same where the connection breaks instead of hanging.
+/// The same if the connection breaks instead of hanging.
 pub async fn a_release_whose_connection_breaks_at_the_reply_can_be_retried<T: Target>(
     fixture: Fixture<T>,
 ) {

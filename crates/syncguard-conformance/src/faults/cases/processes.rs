@@ -1,4 +1,4 @@
-//! The lock id is all that another process needs.
+//! Another process needs only the lock id.
 
 use std::process::Command;
 

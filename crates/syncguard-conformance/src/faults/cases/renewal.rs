@@ -1,4 +1,4 @@
-//! Auto-extension over a network that is slow, or away for a while.
+//! Auto-extension over a network that is slow, or down for a while.
 
 use std::time::{Duration, Instant};
 
@@ -22,8 +22,7 @@ const TTLS_OF_SLOW_RENEWALS: [Duration; 3] = [
     Duration::from_secs(7),
 ];
 
-/// One renewal takes longer than half the TTL, on the way there or on the way back. The lease is
-/// kept.
+/// One renewal takes longer than half the TTL: its request or its reply is slow. The lease is kept.
 pub async fn one_slow_renewal_does_not_lose_the_lease<T: Target>(fixture: Fixture<T>) {
     let direct = fixture.direct().await;
     let (fixture, direct) = (&fixture, &direct.locks);
@@ -80,7 +79,7 @@ pub async fn a_failed_renewal_is_retried<T: Target>(fixture: Fixture<T>) {
             network.set(fault);
             let first = eventually("a renewal that fails", async || {
                 let first = client.watched.extends().first().copied()?;
-                // Where connections are refused, some drivers go on connecting by themselves.
+                // If connections are refused, some drivers retry by themselves.
                 let waits = fault == Faults::REFUSE && first.began.elapsed() > ttl / 6;
                 (first.ended.is_some() || waits).then_some(first)
             });
@@ -128,8 +127,8 @@ async fn kept(lease: &Lease, other: &Locks, key: &str, until: Instant) -> Trial 
     Trial::Proved
 }
 
-/// However slow the store is, a lock has at most one renewal in flight, and no lock waits for the
-/// renewal of another.
+/// Even on a slow store, a lock has at most one renewal in flight, and no lock waits for the renewal of
+/// another.
 pub async fn a_slow_store_sees_one_renewal_of_a_lock_at_a_time<T: Target>(fixture: Fixture<T>) {
     let fixture = &fixture;
     // Three intervals there and back: the lease expires during the first renewal.
@@ -186,8 +185,8 @@ fn ended_by(call: &NotedCall, by: Instant) -> bool {
     call.ended.is_some_and(|(ended, _)| ended <= by)
 }
 
-/// A release does not wait for a renewal in flight. Once the release is answered the key is free, and
-/// the renewal is gone and brings nothing back.
+/// A release does not wait for a renewal in flight. When the release has returned, the key is free, and the
+/// renewal has ended and does not bring the lock back.
 pub async fn a_release_during_a_renewal_frees_the_key_and_ends_the_renewal<T: Target>(
     fixture: Fixture<T>,
 ) {
@@ -232,8 +231,7 @@ pub async fn a_release_during_a_renewal_frees_the_key_and_ends_the_renewal<T: Ta
     no_more_tasks_than(before).await;
 }
 
-/// Thousands of locks are renewed and released: none is renewed after its release, and no task stays
-/// behind.
+/// Thousands of locks are renewed and released: none is renewed after its release, and no task remains.
 pub async fn renewed_locks_stay_released_and_leave_no_task<T: Target>(fixture: Fixture<T>) {
     const WORKERS: u32 = 50;
     const ROUNDS: u32 = 40;
@@ -270,7 +268,7 @@ pub async fn renewed_locks_stay_released_and_leave_no_task<T: Target>(fixture: F
     no_more_tasks_than(before).await;
 }
 
-/// Acquires a key. A machine that was too slow to renew its last lock in time may have left that to
+/// Acquires a key. If the machine was too slow to renew its last lock in time, that lock may end only with
 /// its TTL.
 async fn acquire_freed(locks: &Locks, key: &str, ttl: Duration) -> LockGuard {
     let started = Instant::now();

@@ -21,7 +21,7 @@ const ON_PURPOSE: &str = "on purpose";
 /// The TTL of a lock that only its expiry can free.
 const SHORT: Duration = Duration::from_secs(5);
 
-/// The operation timeout. A drop that waited for its release would last as long: longer than the case.
+/// The operation timeout. If a drop waited for its release, it would take that long: longer than the case.
 const NEVER: Duration = Duration::from_secs(600);
 
 /// Where a guard is dropped.
@@ -45,7 +45,7 @@ impl Dropped {
         Self::ByItsRuntimeShutDownInTheBackground,
     ];
 
-    /// Whether a runtime is left to release the lock.
+    /// Whether a runtime still exists that can release the lock.
     fn is_released(self) -> bool {
         matches!(
             self,
@@ -56,7 +56,7 @@ impl Dropped {
 
 /// A guard is dropped outside a runtime, inside another one, while unwinding, or while or after its own
 /// runtime shuts down; renewed or not. It neither panics nor blocks, although releases hang. Its key is
-/// free as soon as releases pass again, or at the end of its TTL if no runtime is left to release it.
+/// free as soon as releases pass again, or at the end of its TTL if no runtime is left.
 pub async fn guards_dropped_in_any_state_of_a_runtime_neither_panic_nor_block<T: Target>(
     fixture: Fixture<T>,
 ) {

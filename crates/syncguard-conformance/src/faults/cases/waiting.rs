@@ -8,8 +8,8 @@ use syncguard_testkit::Server as _;
 use crate::faults::steps::{BEFORE_LONG, LONG, by, free_within};
 use crate::faults::{Fixture, Target};
 
-/// The timeout of a wait bounds an attempt in flight. What that attempt may acquire later is released
-/// once the server answers again.
+/// The timeout of a wait also ends an attempt in flight. If that attempt acquires the lock later, SyncGuard
+/// releases it once the server replies again.
 pub async fn the_timeout_of_a_wait_holds_against_a_stopped_server<T: Target>(fixture: Fixture<T>) {
     let (timeout, grace) = (Duration::from_millis(500), Duration::from_secs(2));
     let direct = fixture.direct().await;
