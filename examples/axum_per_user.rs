@@ -1,4 +1,4 @@
-//! An HTTP handler that does one thing at a time for each user, on however many servers.
+//! An HTTP handler that does one thing at a time for each user, on any number of servers.
 //!
 //! ```sh
 //! cargo run --example axum_per_user
@@ -107,7 +107,7 @@ impl Ledger {
     }
 
     fn accounts(&self) -> MutexGuard<'_, HashMap<String, (u32, Option<Fence>)>> {
-        // No panic can happen under it.
+        // No panic can happen while it is locked.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -122,7 +122,7 @@ async fn serve(
         .route("/users/{user}/withdraw/{amount}", post(withdraw))
         .with_state(bank.clone());
     axum::serve(listener, app)
-        // A sender that is gone means the same as one that sent.
+        // A dropped sender means the same as a signal.
         .with_graceful_shutdown(async { stop.await.unwrap_or_default() })
         .await?;
     bank.locks.drain(Duration::from_secs(10)).await?;

@@ -4,10 +4,10 @@
 //! cargo run --example cron_once
 //! ```
 //!
-//! The lock is named after the tick, and outlives the job: a replica whose clock is late must find
-//! it held. A job that fails releases it, so that another replica tries. A replica that dies in the
-//! middle leaves the tick undone. A job that must not be skipped needs a record of what is done, as
-//! in `webhook_idempotency`.
+//! The lock is named after the tick, and outlives the job: a replica whose clock is late must find it held.
+//! A job that fails releases it, so that another replica tries. If a replica dies in the middle, nobody
+//! does this tick's work. A job that must not be skipped needs a record of what is done, as in
+//! `webhook_idempotency`.
 
 use std::error::Error;
 use std::time::{Duration, UNIX_EPOCH};

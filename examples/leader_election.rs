@@ -22,7 +22,7 @@ const ELECTION: &str = "leader:scheduler";
 const TTL: Duration = Duration::from_secs(1);
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
 
-/// Leads whenever it can, until it has to stop.
+/// Leads whenever it can, until it must stop.
 async fn stand(
     candidate: &str,
     cluster: &Cluster,
@@ -54,12 +54,12 @@ async fn stand(
         };
         println!("{candidate}: {end:?}");
         if end == End::Died {
-            // What a process leaves behind: a lease that nobody renews or releases.
+            // A dead process: its lease is neither renewed nor released.
             let _forgotten = guard.detach();
             return Ok(());
         }
         if let Err(error) = guard.release().await {
-            // The background repeats it, and the TTL frees the key at the latest.
+            // The background retries it, and the key is free at the latest when its TTL has passed.
             eprintln!("{candidate}: {error}");
         }
         // Let others lead, too.
@@ -86,7 +86,7 @@ impl Cluster {
     /// A leader's work; every order carries `lease.fence()`. The second leader dies.
     async fn lead(&self, leader: &str, lease: Lease) -> End {
         let term = {
-            // A single push happens under it: it cannot be left half done.
+            // A single push happens while it is locked, so no state is half changed.
             let mut terms = self.terms.lock().unwrap_or_else(PoisonError::into_inner);
             terms.push((leader.to_owned(), lease.fence()));
             terms.len()

@@ -76,7 +76,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // A write of Alice's that was delayed on its way. No lock can stop it; the fence does.
     say("Alice", "has a late write arrive", ledger.write(old_fence));
 
-    // The lock id is all it takes to release a lock, from any process.
+    // The lock id alone releases a lock, from any process.
     let job = alice.lock(KEY).ttl(ten_seconds).await?.detach();
     say(
         "Alice",

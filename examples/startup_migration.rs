@@ -70,7 +70,7 @@ impl Database {
     }
 
     fn schema(&self) -> MutexGuard<'_, Schema> {
-        // No panic can happen under it.
+        // No panic can happen while it is locked.
         self.schema.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

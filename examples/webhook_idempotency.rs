@@ -65,7 +65,7 @@ fn lock_key(event: &str) -> String {
     format!("webhook:{}", event.bytes().fold(0, mix) % 1000)
 }
 
-/// In earnest a table with the event's id as its primary key.
+/// In production, a table with the event's id as its primary key.
 #[derive(Default)]
 struct Shop {
     shipments: Mutex<HashMap<String, Vec<Fence>>>,
@@ -83,7 +83,7 @@ impl Shop {
     }
 
     fn shipments(&self) -> std::sync::MutexGuard<'_, HashMap<String, Vec<Fence>>> {
-        // One insertion is all that ever happens under it: it cannot be left half done.
+        // Only an insertion happens while it is locked, so no state is half changed.
         self.shipments
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

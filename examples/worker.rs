@@ -1,12 +1,12 @@
-//! A worker whose jobs take longer than a TTL, and which stops in good order.
+//! A worker whose jobs take longer than a TTL, with an orderly shutdown.
 //!
 //! ```sh
 //! cargo run --example worker      # Ctrl-C or SIGTERM stops it early
 //! ```
 //!
-//! Auto-extension renews the lease, so the TTL can be short: it is how long a job rests after a worker
-//! died. On SIGINT or SIGTERM the worker starts no further job, stops between two steps, and waits
-//! until the background has released its locks.
+//! Auto-extension renews the lease, so the TTL can be short. After a worker died, its job waits for that
+//! long. On SIGINT or SIGTERM the worker starts no further job, stops between two steps, and waits until
+//! the background has released its locks.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! The backends, as the tasks see them: what each needs, and how the suite runs on it.
+//! The backends: what each needs, and how the suite runs on it.
 
 use std::any::Any;
 use std::env;
@@ -32,7 +32,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
 /// A backend.
 pub(crate) struct Backend {
     pub(crate) name: &'static str,
-    /// What it runs on; `None` for one that needs no server.
+    /// Its server; `None` if it needs none.
     pub(crate) service: Option<Service>,
     /// Runs the suite on the store at an address, through telemetry, or fails to reach it.
     pub(crate) conformance: fn(String, RunOptions) -> Suite,
@@ -43,9 +43,9 @@ pub(crate) type Suite = Pin<Box<dyn Future<Output = Result<Report>> + Send>>;
 
 /// A server, or a file, that a backend needs.
 pub(crate) struct Service {
-    /// The variable that names one which runs already, and by which tests find it.
+    /// The variable with the address of a running server, from which tests read it.
     pub(crate) variable: &'static str,
-    /// What has to be installed for it.
+    /// The programs to install.
     pub(crate) tools: &'static [Tool],
     pub(crate) start: fn() -> Result<Running>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Service {
 /// A backend, and its server or why there is none.
 pub(crate) type Store = (&'static Backend, Result<Running>);
 
-/// A server that is up. One that was started here ends with this value.
+/// A running server. If it was started here, it stops when this value is dropped.
 pub(crate) struct Running {
     pub(crate) address: String,
     _server: Box<dyn Any + Send>,
@@ -70,8 +70,8 @@ impl Running {
 }
 
 impl Backend {
-    /// The store to test on: the one that the environment names, else one that is started here.
-    /// The address of a backend without a server is empty.
+    /// The store to test on: that of the environment, or else one that is started here. The address of a
+    /// backend without a server is empty.
     pub(crate) fn obtain(&self) -> Result<Running> {
         let Some(service) = &self.service else {
             return Ok(Running::new(String::new(), ()));
@@ -92,7 +92,7 @@ impl fmt::Debug for Backend {
     }
 }
 
-/// Installs those of the programs that are missing.
+/// Installs missing programs.
 pub(crate) fn ensure_installed(tools: &[Tool]) -> Result<()> {
     let missing = install::missing(tools);
     if missing.is_empty() {

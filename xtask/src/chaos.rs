@@ -1,4 +1,4 @@
-//! `cargo xtask chaos`: locks under faults, and the proof that none was broken.
+//! `cargo xtask chaos`: locks under faults, and the check of their history.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -28,19 +28,19 @@ pub(crate) struct Options {
     /// Stores to run on, separated by commas [default: all but memory]
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(names()))]
     backend: Vec<String>,
-    /// How long faults strike, on each store
+    /// How long faults are injected, on each store
     #[arg(long, value_name = "N", default_value_t = 30)]
     seconds: u64,
-    /// Which faults strike when, and what the workers choose [default: another one each time]
+    /// Seed of the faults and of the workers' choices [default: a new one for each run]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// How many processes use the locks
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=90))]
     workers: u32,
-    /// Something else than faults
+    /// Run another experiment instead of faults
     #[arg(long, value_enum)]
     experiment: Option<Experiment>,
-    /// Break the store, to see the checker find it
+    /// Break the store, to check that the checker detects it
     #[arg(long, hide = true)]
     mutant: Option<Mutant>,
 }
@@ -52,11 +52,11 @@ enum Experiment {
     Fencing,
     /// Ten thousand acquires are each abandoned after 0.1 to 50 ms
     Abandonment,
-    /// Holders are told to end, and killed
+    /// Holders get SIGTERM, and SIGKILL
     Death,
 }
 
-/// What one run is to be.
+/// The settings of one run.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     seconds: u64,
@@ -97,7 +97,7 @@ pub(crate) fn run_all(seconds: u64) -> Tally {
     tally
 }
 
-/// A run that could not be carried out has failed, and keeps no other from its turn.
+/// A run that could not be made counts as failed; the others still run.
 fn on_each(stores: &[&Store], run: impl Fn(&Store) -> Done) -> Tally {
     let mut tally = Tally::default();
     for store in stores {

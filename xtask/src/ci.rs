@@ -20,8 +20,8 @@ pub(crate) fn run() -> Done {
             ]),
         ),
         ("documentation", docs),
-        // Builds nothing: that every package is complete is for the release to see. xtask depends on a
-        // crate that is not published.
+        // Builds nothing: the release checks that every package is complete. xtask depends on a crate that
+        // is not published.
         (
             "packages",
             cargo([

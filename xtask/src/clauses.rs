@@ -7,7 +7,7 @@ use syncguard_core::backend::clauses;
 
 use crate::Verdict;
 
-/// Prints what is amiss.
+/// Prints the errors.
 pub(crate) fn check() -> Verdict {
     let known: Vec<_> = clauses();
     let ids: BTreeSet<_> = known.iter().map(|clause| clause.id).collect();

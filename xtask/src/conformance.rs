@@ -27,7 +27,7 @@ const PROGRESS: Duration = Duration::from_secs(5);
 pub(crate) struct Options {
     /// Stores to run it on, separated by commas [default: all]
     ///
-    /// A store that is asked for and cannot be started is a failure.
+    /// A named store that cannot be started is a failure.
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(names()))]
     backend: Vec<String>,
     /// Write a JSON report to this file
@@ -41,7 +41,7 @@ pub(crate) struct Options {
     filter: Option<String>,
 }
 
-/// What came of the suite on one store.
+/// The result of the suite on one store.
 #[derive(Serialize)]
 struct Column {
     passed: usize,
@@ -49,13 +49,13 @@ struct Column {
     skipped: usize,
     /// The clauses that the run proves.
     proven: Vec<&'static str>,
-    /// The clauses that the run leaves open.
+    /// The clauses that the run does not prove.
     unproven: Vec<&'static str>,
     /// The clauses that are probably broken, likeliest first.
     causes: Vec<Cause>,
-    /// How strong the run was; `None` if there was none.
+    /// The strength of the run; `None` if it did not run.
     mutants: Option<Mutants>,
-    /// Why it could not be run at all.
+    /// Why it could not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     cases: Vec<CaseReport>,
@@ -163,7 +163,7 @@ async fn run_suites(stores: &[Store], filter: Option<&str>) -> Matrix {
             ),
         }
     }
-    // One that broke off is missing: it counts as failed, like one that never began.
+    // A case that broke off is missing from the report: it counts as failed, like one that never started.
     for (backend, _) in stores {
         if !matrix.iter().any(|(done, _)| done.name == backend.name) {
             matrix.push((backend, Column::broken(&anyhow::anyhow!("it broke off"))));

@@ -1,7 +1,7 @@
 //! The workspace's own commands: `cargo xtask --help`.
 //!
-//! Each task is a module with its options and a `run`. What they know of the stores is in
-//! [`backends`]: a new backend is a file there and a line in its list.
+//! Each task is a module with its options and a `run`. The stores are in [`backends`]: a new backend is a
+//! file there and a line in its list.
 
 use std::process::ExitCode;
 
@@ -29,25 +29,24 @@ mod test;
 enum Task {
     /// Everything: servers, unit, integration, doc and compile-fail tests, the suite on each store
     ///
-    /// Installs what is missing where it can (as root on Debian or Ubuntu) and says what to
-    /// install where it cannot. Servers run on free loopback ports in temporary folders and are
-    /// stopped at the end. A store whose variable is set (SYNCGUARD_REDIS_URL, ...) is used as it
-    /// runs.
+    /// Installs missing programs as root on Debian or Ubuntu, and otherwise says what to install. Servers
+    /// run on free loopback ports in temporary folders and are stopped at the end. If a store's variable is
+    /// set (SYNCGUARD_REDIS_URL, ...), the tests use that store.
     Test,
     /// The conformance suite, as a matrix of cases by stores
     Conformance(conformance::Options),
-    /// Mutates the code that every store relies on, with the suite as the test
+    /// Mutate the code that every store relies on, with the suite as the test
     ///
-    /// Installs cargo-mutants into target/tools if it is missing. It takes up to an hour on an idle machine.
-    /// Fails if a mutant survives; the crate's page of mutants has the reasons of those that may.
+    /// Installs cargo-mutants into target/tools if it is missing. It takes up to an hour on an idle
+    /// machine. Fails if a mutant survives; the crate's page of mutants explains the known survivors.
     Mutants(mutants::Options),
-    /// Locks under faults: killed servers, lost replies, paused holders; and the proof
+    /// Run locks under faults (killed servers, lost replies, paused holders) and check the history
     ///
-    /// Processes use a few locks while their server is killed, paused and cut off. Every call is
-    /// recorded, and a checker decides whether a legal history of a lease lock explains what they
-    /// saw. It fails with the smallest span that none does, and the seed that repeats the faults.
+    /// Processes use a few locks while their server is killed, paused and cut off. Every call is recorded,
+    /// and a checker decides whether a legal history of a lease lock explains the records. If none does, it
+    /// fails with the smallest unexplained span and the seed that repeats the faults.
     Chaos(chaos::Options),
-    /// What locks cost, beside what each store itself can do
+    /// Measure what locks cost, beside the limit of each store
     ///
     /// Every figure is a median of repetitions that alternate with those of its limit: the same
     /// commands sent by redis-benchmark, by pgbench, or by the bare driver. It takes about ten
@@ -85,7 +84,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How a task that ran to its end has ended.
+/// The result of a task that ran to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 enum Verdict {

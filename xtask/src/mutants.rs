@@ -11,7 +11,7 @@ use crate::{Done, Verdict};
 /// The version of cargo-mutants: another makes other mutants.
 const VERSION: &str = "27.1.0";
 
-/// What is mutated when nothing is said: the contract in its shortest form, and when a lease counts as live.
+/// The files that are mutated by default: the shortest backend, and the rule for live leases.
 const FILES: &[&str] = &[
     "crates/syncguard-memory/src/backend.rs",
     "crates/syncguard-core/src/time.rs",
@@ -22,7 +22,7 @@ pub(crate) struct Options {
     /// Files to mutate, from the workspace's folder [default: the memory backend, and
     /// the core's rule of time]
     files: Vec<PathBuf>,
-    /// Mutants to test side by side
+    /// How many mutants to test at once
     #[arg(long, short, default_value_t = 1)]
     jobs: usize,
     /// List the mutants, and test none

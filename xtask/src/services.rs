@@ -1,8 +1,8 @@
-//! `cargo xtask services`: servers that go on in the background until they are taken down.
+//! `cargo xtask services`: servers that run in the background until they are stopped.
 //!
-//! `up` starts this program once more, in the background, to hold the servers. The holder locks
-//! the state file: as long as the lock is taken, the process id in the file is that of the holder,
-//! and `down` has it end. The servers end with their holder.
+//! `up` starts this program once more, in the background, to hold the servers. The holder locks the state
+//! file. While it is locked, the process id in the file is that of the holder, and `down` ends that
+//! process. The servers end with their holder.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -52,7 +52,7 @@ struct Stores {
     backend: Vec<String>,
 }
 
-/// What the holder writes down.
+/// The content of the state file.
 #[derive(Serialize, Deserialize)]
 struct State {
     pid: i32,
@@ -95,7 +95,7 @@ fn start(stores: &Stores) -> Result<State> {
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
-        // Not the terminal's: Ctrl-C there is not meant for it.
+        // Not the terminal's group: Ctrl-C there must not stop the servers.
         .process_group(0)
         .spawn()?;
     eprintln!("==> start servers");
@@ -175,7 +175,7 @@ fn hold(stores: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// The state of servers that are up. The file alone proves nothing; that it is locked does.
+/// The state of running servers. The file alone proves nothing; its lock does.
 fn running() -> Result<Option<State>> {
     let mut file = match File::open(state_file()) {
         Ok(file) => file,

@@ -17,7 +17,7 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> 
     command
 }
 
-/// A command that is this very program, even if a build has replaced its file since it began.
+/// A command that runs this program, even if a build has replaced its file since it started.
 pub(crate) fn this_program() -> Result<Command> {
     // Resolved by the child while it still is this program, so it needs no file of that name.
     let running = Path::new("/proc/self/exe");
@@ -41,7 +41,7 @@ pub(crate) fn cargo_has(subcommand: &str) -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// Does something that may take a while, with a line before and after it.
+/// Runs something that may take a while, with a line before and after it.
 pub(crate) fn announced<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     announced_as(what, work, |_| "done".to_owned())
 }
@@ -57,7 +57,7 @@ pub(crate) fn run(what: &str, command: &mut Command) -> Result<Tally> {
     announced_as(what, work, ToString::to_string)
 }
 
-/// Runs a command whose output has to begin with certain words; it counts as one test.
+/// Runs a command whose output must begin with certain words; it counts as one test.
 pub(crate) fn run_saying(what: &str, command: &mut Command, begins: &str) -> Result<Tally> {
     let work = || {
         let output = command
@@ -73,8 +73,8 @@ pub(crate) fn run_saying(what: &str, command: &mut Command, begins: &str) -> Res
     announced_as(what, work, ToString::to_string)
 }
 
-/// Runs a test runner to its end and counts by what its lines say. A failure that no line tells
-/// of, such as one to compile, counts as one.
+/// Runs a test runner to its end and counts by its lines. A failure without a line, such as a compile
+/// error, counts as one.
 pub(crate) fn run_tests(
     what: &str,
     mut command: Command,
@@ -86,7 +86,7 @@ pub(crate) fn run_tests(
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot run {command:?}"))?;
-        // The command holds writers too; the output ends when all are closed.
+        // The command also holds writers; the output ends when all are closed.
         drop(command);
         let mut tally = Tally::default();
         for line in BufReader::new(output).split(b'\n') {

@@ -14,7 +14,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// A step of its own that did or did not succeed.
+    /// A step that counts as one test.
     pub(crate) fn of(succeeded: bool) -> Self {
         Self {
             passed: usize::from(succeeded),
@@ -23,7 +23,7 @@ impl Tally {
         }
     }
 
-    /// Nothing failed, and something was there to fail.
+    /// Nothing failed, and at least one test ran.
     pub(crate) fn verdict(self) -> Verdict {
         if self.failed == 0 && self.passed > 0 {
             Verdict::Passed
@@ -32,7 +32,7 @@ impl Tally {
         }
     }
 
-    /// What a line of `cargo nextest run` says in sum:
+    /// Parses the summary line of `cargo nextest run`:
     /// `Summary [ 5.2s] 14 tests run: 12 passed (1 slow), 1 failed, 1 timed out, 3 skipped`.
     pub(crate) fn from_nextest(line: &str) -> Self {
         let mut tally = Self::default();
@@ -63,7 +63,7 @@ impl Tally {
         tally
     }
 
-    /// What a line of `cargo test` says in sum:
+    /// Parses the summary line of `cargo test`:
     /// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; ...`.
     pub(crate) fn from_libtest(line: &str) -> Self {
         let mut tally = Self::default();

@@ -8,10 +8,10 @@ use crate::step::{cargo, cargo_has, run_saying, run_tests};
 use crate::tally::Tally;
 use crate::{Done, Verdict, chaos, clauses, conformance};
 
-/// Enough for every kind of fault to strike.
+/// Long enough for every kind of fault.
 const CHAOS_SECONDS: u64 = 10;
 
-/// What came of each step.
+/// The result of each step.
 type Results = Vec<(&'static str, Tally)>;
 
 pub(crate) fn run() -> Done {
@@ -41,7 +41,7 @@ pub(crate) fn all() -> Result<Results> {
     ])
 }
 
-/// Prints what came of each step, and the sum in the last line.
+/// Prints the result of each step, and the sum in the last line.
 pub(crate) fn summarise(results: &[(&str, Tally)]) -> Verdict {
     let mut total = Tally::default();
     println!();
@@ -105,7 +105,7 @@ fn quickstart(stores: &[Store]) -> Result<Tally> {
 /// Names and values of environment variables.
 type Variables = Vec<(&'static str, String)>;
 
-/// What tells the tests which servers there are.
+/// The variables by which the tests find the servers.
 fn variables(stores: &[Store]) -> Variables {
     stores
         .iter()

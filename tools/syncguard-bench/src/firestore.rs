@@ -21,10 +21,10 @@ mod transactions;
 /// Clients in parallel that are compared with one which holds transactions.
 const CLIENTS: usize = 8;
 
-/// The emulator's virtual machine compiles what it runs often. It is measured when it has.
+/// The emulator's Java virtual machine compiles code that it runs often: measure only after that.
 const WARM_UP: u32 = 60;
 
-/// On a busy machine an emulator that has just begun can take longer than any default.
+/// On a busy machine, an emulator that has just started can take longer than any default timeout.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Of the emulator, whose work is what a hand-over takes.
@@ -93,7 +93,7 @@ async fn measure_all(
         workload::measure(locks, operation, CLIENTS, span * WARM_UP / 4).await?;
     }
     transactions::measure(host, span * WARM_UP / 4).await?;
-    // First of all: the emulator goes through all documents for a query, and few are there yet.
+    // Measured first: the emulator reads all documents for a query, and there are few yet.
     tell("transactions");
     report
         .comparisons

@@ -1,4 +1,4 @@
-//! Memory: what policy and contract cost where the store costs nothing.
+//! Memory: the cost of policy and contract alone, because the store costs almost nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -212,14 +212,14 @@ impl Bench<'_> {
     }
 }
 
-/// About as many as take the span.
+/// About as many as fit into the span.
 fn requests(rate: f64, span: Duration) -> u32 {
-    // A count of whole milliseconds: the way from a float to an integer that loses nothing unsaid.
+    // A count of whole milliseconds, converted from a float without a lossy cast.
     let steps = Duration::from_secs_f64((rate * span.as_secs_f64() / 1e3).clamp(0.2, 100.0));
     u32::try_from(steps.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// A connection that waits: filling and emptying a server take their time.
+/// A connection with a long timeout: filling and emptying a server takes long.
 async fn connect(url: &str) -> Result<MultiplexedConnection> {
     let patient = AsyncConnectionConfig::new().set_response_timeout(None);
     let client = redis::Client::open(url)?;

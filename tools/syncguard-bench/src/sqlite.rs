@@ -1,4 +1,5 @@
-//! SQLite: locks on a file, beside the same statements by the bare driver, and what else locks on one machine.
+//! SQLite: locks on a file, beside the same statements by the bare driver, and beside other locks on one
+//! machine.
 
 use std::fs::File;
 use std::path::Path;
@@ -137,7 +138,7 @@ async fn pairs(
     Ok(())
 }
 
-/// Adds what holds a file for a moment, and keeps nothing: no lease, no fence.
+/// Adds locks that hold a file for a moment, without a lease and a fence.
 async fn others(
     folder: &Path,
     locks: &Locks,

@@ -1,4 +1,4 @@
-//! What is measured of every store: the operations, by tasks that share one client.
+//! The operations that are measured on every store, by tasks that share one client.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) const TTL: Duration = Duration::from_secs(3600);
 /// How many keys a task uses in turn.
 const KEYS: u64 = 100;
 
-/// What a task does over and over.
+/// The operation that a task repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// Acquires a free key (kind 0) and releases it (kind 1).
@@ -23,7 +23,7 @@ pub(crate) enum Operation {
     Extend,
     /// Looks its own lock up by the id.
     Lookup,
-    /// Asks for a key that someone else holds.
+    /// Tries to acquire a key that someone else holds.
     Refusal,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn key_text(task: usize, number: u64) -> String {
     (100_000_000_000 + task * 1_000_000 + number % KEYS).to_string()
 }
 
-/// The key that everybody wants.
+/// The key that all tasks want.
 pub(crate) const WANTED: &str = "199999999999";
 
 /// Measures one operation by this many tasks on one client.

@@ -1,4 +1,4 @@
-//! [`check`]: whether a legal history exists, key by key.
+//! [`check`]: whether a legal history explains the records, key by key.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,14 +14,13 @@ use crate::shrink::smallest_window;
 pub struct Violation {
     /// The key.
     pub key: String,
-    /// Why the last of them cannot be, in the best attempt to explain them.
+    /// Why the last call is impossible, in the best attempt to explain the calls.
     pub reason: &'static str,
-    /// The calls, in the order in which they were made. What the others saw does not matter: even
-    /// if all of them had had any outcome whatever, these could not be.
+    /// The calls, in the order in which they were made. No outcome of any other call can explain them.
     pub window: Vec<Call>,
 }
 
-/// Judges a history. No violation: it is legal.
+/// Checks a history. Without a violation, it is legal.
 #[must_use]
 pub fn check(history: &History) -> Vec<Violation> {
     by_key(history)
@@ -30,7 +29,7 @@ pub fn check(history: &History) -> Vec<Violation> {
         .collect()
 }
 
-/// Judges a history that is over: besides, the last look at each key must have found it free.
+/// Checks a history that has ended: the last read of each key must also have found it free.
 #[must_use]
 pub fn check_ended(history: &History) -> Vec<Violation> {
     let mut violations = check(history);
@@ -65,7 +64,7 @@ fn check_key(history: &History, key: &str, calls: &[&Call]) -> Option<Violation>
     })
 }
 
-/// The calls that had to do with the lock that the last one found.
+/// The calls that concern the lock that the last one found.
 fn left_by(calls: &[&Call], last: &Call) -> Vec<Call> {
     let id = match &last.outcome {
         Outcome::Found { id, .. } => Some(id.as_str()),

@@ -1,4 +1,4 @@
-//! [`Facts`]: what is true of one key's history from beginning to end.
+//! [`Facts`]: facts about one key's history that hold throughout it.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct Event {
     pub(crate) latest_us: i64,
 }
 
-/// The calls of one key: those that happened, and what those of unknown outcome made possible.
+/// The calls of one key: those with a known outcome, and the possible effects of those with an unknown outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     /// Sorted by the time at which they were made.
@@ -27,7 +27,7 @@ pub(crate) struct Facts {
     by_id: HashMap<String, Possible>,
 }
 
-/// What calls of unknown outcome may have done with an id. Times are when the calls were made.
+/// What calls of unknown outcome may have done with an id. Times are the times of the calls.
 #[derive(Debug, Default)]
 struct Possible {
     grant_us: Option<i64>,
@@ -51,7 +51,7 @@ impl Facts {
                 (_, Some(returned_us)) => {
                     facts.note_event(history, call, returned_us);
                     if history.may_be_redelivered(call) {
-                        // Of two deliveries, one was answered to nobody.
+                        // Of two deliveries, nobody got the reply to one.
                         facts.note_unknown(history, call, false);
                     }
                 }
@@ -71,8 +71,8 @@ impl Facts {
         self.events.push(event);
     }
 
-    /// Something may have been done that nobody was told of. What an acquire may have taken is
-    /// given back in the background if its caller does not know.
+    /// A call may have taken effect without its caller knowing. If an acquire has an unknown outcome, the
+    /// background releases its lock.
     fn note_unknown(&mut self, history: &History, call: &Call, reclaimed: bool) {
         let made_us = call.invoked_us + history.clock_offset_us;
         let earliest =
@@ -113,8 +113,8 @@ impl Facts {
         (made <= by_us).then_some(made)
     }
 
-    /// Between which times a lease of this id, last known to end at `expires_us`, may end in truth:
-    /// extensions of unknown outcome may have shortened it, and one after the other prolonged it.
+    /// The times between which a lease of this id may really end, if its last known end is `expires_us`:
+    /// extends of unknown outcome may have shortened or, several times, prolonged it.
     pub(crate) fn possible_ends(&self, id: &str, expires_us: i64, by_us: i64) -> (i64, i64) {
         let extends = self
             .by_id

@@ -1,25 +1,25 @@
-//! [`History`]: every call that was made, when, and what came of it.
+//! [`History`]: every call, with its times and its outcome.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What was asked.
+/// The operation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Operation {
-    /// Take the key for this id.
+    /// Acquire the key for this id.
     Acquire {
         /// The lock id.
         id: String,
         /// Milliseconds.
         ttl_ms: i64,
     },
-    /// Give back what the id holds.
+    /// Release the lock that the id holds.
     Release {
         /// The lock id.
         id: String,
     },
-    /// Make what the id holds last this long from now.
+    /// Make the lock that the id holds last this long from now.
     Extend {
         /// The lock id.
         id: String,
@@ -50,7 +50,7 @@ impl Operation {
         }
     }
 
-    /// Whether it cannot change anything.
+    /// Whether the operation only reads.
     #[must_use]
     pub fn only_reads(&self) -> bool {
         matches!(
@@ -60,15 +60,15 @@ impl Operation {
     }
 }
 
-/// What came of it. The store's times are Unix milliseconds by the store's clock.
+/// The outcome of a call. The store's times are Unix milliseconds by the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Outcome {
-    /// Nobody knows: it may have been applied, may still be, or never. Whoever made the call may
-    /// besides be giving back, in the background, what it took or wanted to release.
+    /// Unknown: it may have been applied, may be applied later, or never. Its caller may also be releasing,
+    /// in the background, what it acquired or wanted to release.
     Unknown,
     /// It was certainly not applied.
     Failed,
-    /// The acquire got the key.
+    /// The acquire was granted.
     Granted {
         /// The fence.
         fence: u64,
@@ -83,7 +83,7 @@ pub enum Outcome {
     NotHeld,
     /// The lease was extended.
     Extended {
-        /// When it now ends.
+        /// The new end of the lease.
         expires_at_ms: i64,
     },
     /// The lookup found a lock.
@@ -106,31 +106,31 @@ pub enum Outcome {
 /// One call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Call {
-    /// Who made it.
+    /// The client.
     pub client: u32,
     /// When it was made: microseconds on a monotonic clock that all clients share.
     pub invoked_us: i64,
     /// When it returned, on the same clock; `None` if it never did.
     pub returned_us: Option<i64>,
-    /// The key that it is about.
+    /// The key of the call.
     pub key: String,
-    /// What was asked.
+    /// The operation.
     pub operation: Operation,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// Everything that happened to some keys, from when they were fresh.
+/// All calls on some keys, from the time when they were unused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
     /// The calls, in any order.
     pub calls: Vec<Call>,
     /// The store's clock minus the clients' monotonic one, in microseconds.
     pub clock_offset_us: i64,
-    /// How far the two clocks drift apart in the course of the history, at most.
+    /// How far the two clocks drift apart at most during the history.
     pub clock_drift_us: i64,
-    /// Spans of the clients' clock in which requests may have been delivered twice: a release may
-    /// then find its work done, and an extension be seen that is not the one that was answered.
+    /// Spans of the clients' clock in which requests may have been delivered twice. There a release may
+    /// find the lock already released, and a read may show another extend than the one with the reply.
     pub redelivery: Vec<(i64, i64)>,
 }
 

@@ -1,4 +1,4 @@
-//! Lock calls under faults: workers that record them, and the checker that judges their history.
+//! Lock calls under faults: workers that record them, and the checker of their history.
 //!
 //! A [`History`] holds every call that independent clients made, with its invocation and return on
 //! one monotonic clock, and its outcome with the store's own times. [`check`] decides, key by key,
@@ -60,7 +60,7 @@ pub use crate::rng::Rng;
 pub use crate::schedule::{Fault, Strike, schedule};
 pub use crate::worker::{Work, work};
 
-// What callers hold goes from thread to thread, and into futures that do.
+// Applications move these between threads, and into futures that they spawn.
 const _: () = {
     const fn shared<T: Send + Sync + Unpin + std::fmt::Debug>() {}
     shared::<Call>();

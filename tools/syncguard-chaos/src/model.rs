@@ -1,8 +1,8 @@
-//! The lease lock as a state machine: what one key is, and what a call makes of it.
+//! The lease lock as a state machine: the state of one key, and the effect of a call.
 //!
-//! Between two calls things may happen that nobody saw: a lease expires, a call of unknown outcome
-//! is applied. They are assumed only when the next call cannot be explained otherwise, which loses
-//! nothing: whatever may happen now may as well happen later, as long as nobody looks.
+//! Between two calls, unseen things may happen: a lease expires, or a call of unknown outcome is applied.
+//! The model assumes them only if the next call has no other explanation. That loses nothing: until the
+//! next read, they may as well happen later.
 
 use crate::facts::{Event, Facts, TOLERANCE_US};
 use crate::history::{Operation, Outcome};
@@ -11,7 +11,7 @@ use crate::reason::{
     OTHER_FENCE, OTHER_KEY, PHANTOM, REFUSED_OWNER, Reason, STALE_FENCE, STILL_LIVE, TOO_LATE,
 };
 
-/// What is known of a key at one point of an order of its calls.
+/// The known state of a key at one point of an order of its calls.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     holder: Holder,
@@ -23,7 +23,7 @@ pub(crate) struct State {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Holder {
-    /// Whatever happened before the window that is looked at.
+    /// Anything that happened before the window.
     Anything,
     Nobody,
     /// An acquire of unknown outcome, whichever.
@@ -34,14 +34,14 @@ enum Holder {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Lease {
     id: String,
-    /// Unknown where only an extension of it was seen.
+    /// Unknown if only an extend of it was seen.
     fence: Option<u64>,
     acquired_ms: Option<i64>,
     expires_ms: i64,
 }
 
 impl State {
-    /// A key that nobody has touched yet.
+    /// A key that was never used.
     pub(crate) fn fresh() -> Self {
         Self::with(Holder::Nobody)
     }
@@ -71,7 +71,7 @@ impl State {
         Ok(step.state)
     }
 
-    /// Whether it says the same of the key, time apart.
+    /// Whether the two states are equal, except for time.
     pub(crate) fn agrees_with(&self, other: &Self) -> bool {
         self.holder == other.holder && self.fence == other.fence
     }
@@ -125,7 +125,7 @@ impl Step<'_> {
             && lease.id == id
             && lease.fence.is_none_or(|known| known == fence)
         {
-            // Asked again by its holder.
+            // A retry by its holder.
             return self.observe(Some(fence), None, expires_ms);
         }
         let counted_ms = expires_ms - ttl_ms;
@@ -279,7 +279,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// The holder's lease was seen: it must be as it is known, and is known better now.
+    /// The holder's lease was read. It must agree with the known state, and makes that more exact.
     fn observe(
         &mut self,
         fence: Option<u64>,
@@ -315,7 +315,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// `id` holds the key, if need be by an acquire of unknown outcome.
+    /// `id` holds the key, if necessary by an acquire of unknown outcome.
     fn must_hold(&mut self, id: &str) -> Result<(), Reason> {
         if let Holder::Lease(lease) = &self.state.holder
             && lease.id == id
@@ -340,7 +340,7 @@ impl Step<'_> {
         self.hide(NOT_OWNER)
     }
 
-    /// An acquire of unknown outcome took the key, if it did not before.
+    /// An acquire of unknown outcome acquired the key, unless it did so before.
     fn hide(&mut self, reason: Reason) -> Result<(), Reason> {
         if self.state.holder == Holder::Hidden {
             return Ok(());
@@ -353,7 +353,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// A known lease is over: as early as that can be.
+    /// A known lease has ended, as early as possible.
     fn vacate(&mut self, reason: Reason) -> Result<(), Reason> {
         let Holder::Lease(lease) = &self.state.holder else {
             return Ok(());

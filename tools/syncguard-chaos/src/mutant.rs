@@ -1,4 +1,4 @@
-//! [`Broken`]: any store, made to break one promise, so that the proof itself can be proved.
+//! [`Broken`]: any store, made to break one promise, to test the checker itself.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,16 +15,16 @@ use syncguard_core::{
 };
 use tokio::time::Instant;
 
-/// A promise that is broken, always where there is an occasion.
+/// A promise that is broken at every opportunity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
-    /// An acquire of a held key takes it from its holder.
+    /// An acquire of a held key removes it from its holder.
     StealsKeys,
-    /// A release of what is not held releases whoever holds the key.
+    /// A release by an id that holds nothing releases the current holder's lock.
     ReleasesOthers,
-    /// A release is answered and not carried out.
+    /// A release returns success and does nothing.
     ForgetsReleases,
-    /// An extension is answered, and shortens the lease to nothing.
+    /// An extend returns success and ends the lease.
     LosesExtensions,
     /// All grants have one fence.
     RepeatsFences,

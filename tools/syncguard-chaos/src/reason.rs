@@ -1,4 +1,4 @@
-//! Why a call cannot be.
+//! Why a call is impossible.
 
 /// Why a call cannot come next.
 pub(crate) type Reason = &'static str;

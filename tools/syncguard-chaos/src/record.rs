@@ -1,4 +1,4 @@
-//! [`Recorder`]: calls are written down as they are made, so that no crash loses one.
+//! [`Recorder`]: writes each call when it is made, so that a crash loses none.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,7 +35,7 @@ enum Line {
 }
 
 impl Recorder {
-    /// Records to this, which had better not block for long.
+    /// Records to this writer, which should not block for long.
     pub fn new(to: impl Write + Send + 'static) -> Self {
         let to = Box::new(to);
         Self {
@@ -47,10 +47,10 @@ impl Recorder {
         }
     }
 
-    /// A call is about to be made. Its number is needed once it has returned.
+    /// Records the start of a call. Returns its number, for its end.
     ///
     /// # Errors
-    /// If it cannot be written down.
+    /// If it cannot be written.
     pub fn made(&self, client: u32, key: &str, operation: Operation) -> io::Result<u64> {
         let call = Call {
             client,
@@ -69,10 +69,10 @@ impl Recorder {
         self.sink().calls
     }
 
-    /// It has returned.
+    /// Records the end of a call.
     ///
     /// # Errors
-    /// If it cannot be written down.
+    /// If it cannot be written.
     pub fn returned(&self, number: u64, outcome: Outcome) -> io::Result<()> {
         let at_us = now_us();
         let returned = |_| Line::Returned {
@@ -110,7 +110,7 @@ impl fmt::Debug for Recorder {
 /// Reads what one recorder has written. A call without a return is of unknown outcome.
 ///
 /// # Errors
-/// If it cannot be read, or is no record.
+/// If it cannot be read, or is not a record.
 pub fn read_calls(from: impl BufRead) -> io::Result<Vec<Call>> {
     let mut calls = BTreeMap::new();
     for line in from.lines() {

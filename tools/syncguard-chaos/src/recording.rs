@@ -77,7 +77,7 @@ impl<B> Recording<B> {
 struct Made<'a> {
     recorder: &'a Recorder,
     number: u64,
-    /// What came of it, if nothing else is known.
+    /// The outcome, if nothing else is known.
     outcome: Outcome,
 }
 
@@ -213,7 +213,7 @@ impl<B: fmt::Debug> fmt::Debug for Recording<B> {
     }
 }
 
-/// What a lookup saw.
+/// The result of a lookup.
 #[must_use]
 pub fn seen(info: Option<&LockInfoDebug>) -> Outcome {
     info.map_or(Outcome::Free, |info| Outcome::Found {

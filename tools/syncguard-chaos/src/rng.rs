@@ -11,7 +11,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// A sequence of its own for the `index`th part of a whole.
+    /// An independent sequence for part number `index`.
     #[must_use]
     pub fn part(seed: u64, index: u64) -> Self {
         let mut whole = Self(seed ^ index.wrapping_mul(0xd1b5_4a32_d192_ed03));
@@ -33,7 +33,7 @@ impl Rng {
         range.start + self.number() % width
     }
 
-    /// Whether something happens that happens this often in a hundred times.
+    /// True with this probability in percent.
     pub fn percent(&mut self, often: u64) -> bool {
         self.within(0..100) < often
     }

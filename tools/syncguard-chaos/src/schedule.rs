@@ -1,4 +1,4 @@
-//! [`schedule`]: which faults strike when, as a seed has it.
+//! [`schedule`]: the faults and their times, determined by a seed.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use crate::rng::Rng;
 pub enum Fault {
     /// The server is killed, and started again.
     Kill,
-    /// The server is stopped from running, without a connection closing.
+    /// The server is paused, without closing a connection.
     Pause,
-    /// Everything takes longer, both ways.
+    /// Both directions are slower.
     Delay,
     /// Requests are lost and connections reset.
     Reset,
     /// Connections are reset and new ones refused.
     Refuse,
-    /// Requests are carried out, the answers lost, and connections hang.
+    /// Requests are executed, the replies lost, and connections hang.
     DropReply,
-    /// Requests are carried out, the answers lost, and connections reset.
+    /// Requests are executed, the replies lost, and connections reset.
     CutAtReply,
-    /// Connections are accepted and lead nowhere.
+    /// Connections are accepted, and nothing is forwarded.
     HalfOpen,
     /// Requests are delivered twice.
     Duplicate,
@@ -65,16 +65,16 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A fault that is to strike.
+/// A scheduled fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strike {
-    /// Peace before it.
+    /// The pause before it.
     pub after: Duration,
     /// Its kind.
     pub fault: Fault,
     /// How long it lasts.
     pub lasts: Duration,
-    /// How much longer everything takes, where that is its kind.
+    /// The delay, if the fault is a delay.
     pub delay: Duration,
 }
 

@@ -1,9 +1,9 @@
-//! The search for an order of calls that explains them all.
+//! The search for an order of calls that explains all of them.
 //!
-//! Calls that overlap in time may have taken effect in either order; those that do not, only in
-//! theirs. The search goes through the orders depth first and never visits twice what it has found
-//! hopeless. Since ids are unique and a grant carries its fence and its times, there is seldom a
-//! choice to make, and its cost grows with the length of the history and not with its power.
+//! Calls that overlap in time may have taken effect in either order; those that do not, only in theirs. The
+//! search is depth-first, and visits no failed state twice. Ids are unique, and a grant has its fence and
+//! its times, so there is seldom a choice. So the cost is linear in the length of the history, not
+//! exponential.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -11,7 +11,7 @@ use crate::facts::Facts;
 use crate::model::State;
 use crate::reason::{Reason, TOO_LATE};
 
-/// More than any history of a store that keeps its promises needs, by far.
+/// Far more than any history of a correct store needs.
 const BUDGET: usize = 4_000_000;
 
 /// Where the best attempt got stuck.
@@ -20,7 +20,7 @@ pub(crate) struct Stuck {
     pub(crate) reason: Reason,
 }
 
-/// Which calls have had their turn: all before `first`, and some after it.
+/// The calls that are already in the order: all before `first`, and some after it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Done {
     first: usize,
@@ -92,7 +92,7 @@ impl Search<'_> {
             let event = &self.facts.events[candidate];
             match state.after(event, self.facts) {
                 Ok(after) => {
-                    // What changes nothing is never better off later than now.
+                    // For a call that changes nothing, later is never better than now.
                     let others = &candidates[position + 1..];
                     let holds_nobody_up = others
                         .first()
@@ -106,7 +106,7 @@ impl Search<'_> {
                         break;
                     }
                 }
-                // That time has passed by tells least.
+                // That time has passed is the least specific reason.
                 Err(reason) => {
                     refusal = Some(refusal.filter(|told| *told != TOO_LATE).unwrap_or(reason));
                 }

@@ -1,8 +1,7 @@
 //! The smallest window of a history that still has no explanation.
 //!
-//! Every step only takes knowledge away: what came after, what came before, what single calls came
-//! to. A history that is legal stays legal when less is known of it, so what is left at the end is
-//! a violation in its own right.
+//! Every step only removes knowledge: later calls, earlier calls, outcomes of single calls. A legal history
+//! stays legal if less is known of it. So the rest is a violation by itself.
 
 use crate::facts::Facts;
 use crate::history::{Call, History, Outcome};
@@ -10,7 +9,7 @@ use crate::model::State;
 use crate::reason::Reason;
 use crate::search::{Stuck, search};
 
-/// The calls that remain, and why they cannot be. `calls` have no explanation.
+/// The calls that remain, and why they are impossible. `calls` have no explanation.
 pub(crate) fn smallest_window(history: &History, calls: &[&Call]) -> (Vec<Call>, Reason) {
     let window = Window {
         history,
@@ -104,7 +103,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Forgets what came of every call that is not needed: in ever smaller groups.
+    /// Forgets the outcome of every call that is not needed, in ever smaller groups.
     fn without_bystanders(mut self) -> Self {
         let mut size = self.calls.len().div_ceil(2);
         loop {

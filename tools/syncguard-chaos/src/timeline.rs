@@ -27,8 +27,8 @@ impl Violation {
     /// Draws the violation as SVG.
     ///
     /// A row for each client, a bar for each call, and below a bar the lease that it was granted, up to the
-    /// last call. The call that cannot be is red, calls of unknown outcome are grey and end with the
-    /// picture. Each bar's title has what was asked, what came of it, and when.
+    /// last call. The impossible call is red; calls of unknown outcome are grey and end with the picture.
+    /// Each bar's title has the operation, its outcome and its times.
     #[must_use]
     pub fn timeline(&self, history: &History) -> String {
         let scale = Scale::of(&self.window);

@@ -1,4 +1,4 @@
-//! [`work`]: clients that use a few keys in every way there is, and record what they see.
+//! [`work`]: clients that use a few keys with all operations, and record the results.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use crate::record::Recorder;
 use crate::recording::Recording;
 use crate::rng::Rng;
 
-/// A lock that was leaked shows itself at the end, which comes long before.
+/// A TTL longer than a run: so a leaked lock is still held at the end of the run.
 const LONG_TTL_MS: u64 = 120_000;
 /// A repeated acquire that arrives late holds its key no longer than this.
 const REPEATED_TTL: Duration = Duration::from_millis(300);
-/// For how long a repeated acquire is waited for.
+/// For how long to wait for a repeated acquire.
 const REPEATED_WITHIN: Duration = Duration::from_millis(500);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// What a worker does.
+/// The options of a worker.
 #[derive(Debug, Clone)]
 pub struct Work {
     /// Distinguishes it from other workers.
     pub worker: u32,
-    /// How many clients it is, all over one backend.
+    /// How many clients it runs, all over one backend.
     pub clients: u32,
-    /// Determines the choices it makes, though not what comes of them.
+    /// Determines its choices, but not their outcomes.
     pub seed: u64,
     /// The keys that it contends for.
     pub keys: Vec<LockKey>,
@@ -41,8 +41,8 @@ pub struct Work {
     pub until_us: i64,
 }
 
-/// Does the work over `Locks` that `configure` configures, releases everything, and waits until that
-/// is done. Returns how many operations its clients made through them.
+/// Does the work over `Locks` that `configure` configures, then releases everything and waits for that.
+/// Returns how many operations its clients made through them.
 ///
 /// # Errors
 /// If calls cannot be recorded, or background releases do not end.
@@ -143,7 +143,7 @@ impl<B: LockBackend<Fence = Fence>> Client<B> {
         })
     }
 
-    /// What a holder does with its lock.
+    /// The work of a holder.
     async fn hold(&mut self, key: &LockKey, id: &LockId) -> Result<()> {
         for _ in 0..self.rng.within(0..4) {
             match self.rng.within(0..10) {
@@ -158,8 +158,8 @@ impl<B: LockBackend<Fence = Fence>> Client<B> {
         Ok(())
     }
 
-    /// Releases; now and then too late, twice, by dropping the guard, or after it has extended what it
-    /// no longer has.
+    /// Releases; sometimes too late, twice, by dropping the guard, or after an extend of a lock that it no
+    /// longer has.
     async fn give_up(&mut self, guard: LockGuard, is_short: bool) -> Result<()> {
         let id = *guard.lock_id();
         if is_short && self.rng.percent(15) {
@@ -189,7 +189,7 @@ impl<B: LockBackend<Fence = Fence>> Client<B> {
         Ok(())
     }
 
-    /// What one does whose attempt was refused.
+    /// What a caller does after a refusal.
     async fn look_around(&mut self, key: &LockKey) -> Result<()> {
         match (self.rng.within(0..10), self.former) {
             (0, _) => self.look_up_key(key).await,
@@ -213,7 +213,7 @@ impl<B: LockBackend<Fence = Fence>> Client<B> {
         Ok((Ttl::new(Duration::from_millis(millis))?, is_short))
     }
 
-    /// Delivers an acquire of the id that holds the key once more, as a driver may.
+    /// Repeats an acquire of the id that holds the key, as a driver may.
     async fn repeat_acquire(&mut self, key: &LockKey, id: &LockId) -> Result<()> {
         let (ttl, deadline) = (Ttl::new(REPEATED_TTL)?, Instant::now() + REPEATED_WITHIN);
         let acquire = self
@@ -259,7 +259,7 @@ impl<B: LockBackend<Fence = Fence>> Client<B> {
         self.some_abandoned(operation).await
     }
 
-    /// Makes a call. Some are abandoned after a moment, as by a caller's own timeout: `None`.
+    /// Makes a call. Abandons some after a moment, like a caller's own timeout: `None`.
     async fn some_abandoned<T>(
         &mut self,
         operation: impl IntoFuture<Output = Result<T, LockError>>,

@@ -19,7 +19,7 @@ pub(super) const BACKEND: Backend = Backend {
     conformance: |url, options| {
         Box::pin(async move {
             let harness = harness::RedisHarness::new(&url);
-            // A server that cannot be reached is one failure, not one of every case.
+            // A server that cannot be reached is one failure, not a failure of every case.
             let _ = harness.connect().await?;
             Ok(observed::run(harness, options).await)
         })

@@ -19,16 +19,16 @@ const ACQUIRES: u64 = 10_000;
 const KEYS: u64 = 100;
 const CLIENTS: u64 = 32;
 
-/// How long an acquire is waited for, in microseconds.
+/// How long to wait for an acquire, in microseconds.
 const PATIENCE_US: std::ops::Range<u64> = 100..50_000;
 
-/// Far beyond the experiment: what is free at its end was given back.
+/// Far longer than the experiment: a key that is free at its end was released.
 const TTL: Duration = Duration::from_secs(3_600);
 
-/// Time in which the last of the abandoned locks must have been given back.
+/// The time in which the last of the abandoned locks must be released.
 const DRAIN: Duration = Duration::from_secs(60);
 
-/// What became of the acquires.
+/// The outcomes of the acquires.
 #[derive(Default)]
 struct Outcomes {
     abandoned: AtomicU64,
@@ -61,7 +61,7 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
     Ok(Verdict::Failed)
 }
 
-/// Gives the number of keys that are held at the end, by nobody.
+/// Returns the number of keys that are still held at the end.
 async fn experiment(locks: &Locks, outcomes: &Arc<Outcomes>, seed: u64) -> Result<usize> {
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {

@@ -1,4 +1,4 @@
-//! Holders that die: one that is told to end and drains, and one that is killed.
+//! Holders that die: one that gets SIGTERM and drains, and one that is killed.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
@@ -27,10 +27,10 @@ const EXPIRED_WITHIN: Duration = Duration::from_secs(8);
 
 const HOLDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// What a holder says once it holds.
+/// The output of a holder once it holds the lock.
 const HOLDING: &str = "holding";
 
-/// What a holder is told on its command line.
+/// The command-line arguments of a holder.
 #[derive(clap::Args)]
 pub(crate) struct Holding {
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(names()))]
@@ -38,7 +38,7 @@ pub(crate) struct Holding {
     address: String,
 }
 
-/// The work of a holder: it holds until it is told to end.
+/// The work of a holder: it holds the lock until SIGTERM.
 pub(crate) fn hold(holding: &Holding) -> Done {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -83,7 +83,7 @@ pub(super) fn run(store: &Store) -> Done {
     Ok(Verdict::Failed)
 }
 
-/// How long the key of a holder stays held once it got this signal.
+/// How long the key stays held after its holder got this signal.
 async fn time_to_freedom(
     store: &Store,
     address: &str,
@@ -140,7 +140,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // Of one that has ended there is nothing to kill.
+        // A process that has ended cannot be killed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! Faults, being carried out.
+//! Injects faults.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,25 +9,24 @@ use syncguard_testkit::{FaultProxy, Faults, Server, Struck};
 
 pub(super) const PROGRESS: Duration = Duration::from_secs(5);
 
-/// A fault that was in force.
+/// An injected fault.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Blow {
     pub(super) fault: Fault,
     pub(super) from_us: i64,
     pub(super) to_us: i64,
-    /// What the proxy saw of it. `None` for what happens to the server or a worker, or where nobody
-    /// listens.
+    /// How often the proxy applied it. `None` for a fault of the server or of a worker.
     pub(super) seen: Option<u64>,
 }
 
 impl Blow {
-    /// Whether it hit anybody, given whether a call was under way.
+    /// Whether the fault affected a call, given whether a call was in flight.
     pub(super) fn struck(&self, met_a_call: bool) -> bool {
         self.seen.map_or(met_a_call, |seen| seen > 0)
     }
 }
 
-/// Lets faults strike for some time.
+/// Injects faults for some time.
 pub(super) fn strike(
     server: &mut dyn Server,
     proxy: &FaultProxy,

@@ -1,9 +1,8 @@
 //! The classic experiment: holders that are paused past their TTL, and write when they wake.
 //!
-//! They do nothing wrong: they hold the lock, read a number, think, and write it increased by one.
-//! While one is paused its lease ends and others go on. When it wakes it writes what it had read
-//! long ago. A register that takes it loses the updates of the others; one that has seen a higher
-//! fence refuses it.
+//! They are correct: they hold the lock, read a number, wait, and write it increased by one. While one is
+//! paused, its lease ends and others continue. When it wakes, it writes an old value. A register that
+//! accepts the write loses the updates of the others; a register that has seen a higher fence refuses it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -34,8 +33,8 @@ const RUN_MS: std::ops::Range<u64> = 200..3_000;
 const WORKERS_END_WITHIN: Duration = Duration::from_secs(30);
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// Whether a pause hits a holder between its read and its write is a matter of luck. The
-/// experiment goes on until one has, up to this many times as long as it was to take.
+/// Only by chance does a pause hit a holder between its read and its write. The experiment continues until
+/// one does, up to this many times its planned duration.
 const PATIENCE: u32 = 4;
 
 /// The registers' answer once the experiment is over.
@@ -125,7 +124,7 @@ fn pause_at_random(
     let mut rng = Rng::new(seed);
     let mut told = started;
     let mut pauses = 0;
-    // Of each worker: whether it is paused, and when that changes.
+    // For each worker: whether it is paused, and notifications of changes.
     let mut states: Vec<_> = workers
         .iter()
         .map(|_| (false, started + Duration::from_millis(rng.within(RUN_MS))))
@@ -166,7 +165,7 @@ fn signal(worker: &Process, signal: Signal) -> Result<()> {
     kill_process(worker.pid(), signal).context("a worker ended before its time")
 }
 
-/// A worker's part: again and again, one to each number, under the lock.
+/// A worker: repeatedly adds one to each number, under the lock.
 pub(super) async fn contend(locks: &Locks, key: &LockKey, registers: &str) -> Result<()> {
     let mut registers = Client::connect(registers)?;
     loop {
@@ -182,7 +181,8 @@ pub(super) async fn contend(locks: &Locks, key: &LockKey, registers: &str) -> Re
         let Some([fenced, unfenced]) = registers.ask("read", fence, [0, 0])? else {
             return Ok(());
         };
-        // It thinks. It could look whether its lease is still valid; it could be paused after that.
+        // It waits. A check whether its lease is still valid would not help: it could be paused after the
+        // check.
         tokio::time::sleep(Duration::from_millis(100)).await;
         registers.ask("write", fence, [fenced + 1, unfenced + 1])?;
         // Whether the lock was still there to be released is the question, not the answer.
@@ -195,7 +195,7 @@ pub(super) async fn contend(locks: &Locks, key: &LockKey, registers: &str) -> Re
 struct Register {
     checks_fences: bool,
     value: u64,
-    /// Writes that it accepted, each of which meant to add one.
+    /// The writes that it accepted. Each one adds one.
     updates: u64,
     refused: u64,
     highest_fence: u64,
@@ -206,7 +206,7 @@ impl Register {
         self.updates.saturating_sub(self.value)
     }
 
-    /// Whoever has a lower fence than was seen before is late, to read as well as to write: what a
+    /// A holder with a lower fence than the greatest seen is late, for reads as well as for writes: what a
     /// holder has read must not change under it.
     fn admits(&mut self, fence: u64) -> bool {
         if self.checks_fences && fence < self.highest_fence {
@@ -251,7 +251,7 @@ impl Registers {
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let (state, over) = shared.clone();
-                // A client that goes away is no loss.
+                // A client that leaves does no harm.
                 thread::spawn(move || drop(attend(client, &state, &over)));
             }
         });

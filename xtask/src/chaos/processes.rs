@@ -1,4 +1,4 @@
-//! Faults that befall the workers themselves, for a store without a server.
+//! Faults of the workers themselves, for a store without a server.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ use super::run::{AFTERMATH, Disturbed, KEYS, WORKERS_END_WITHIN};
 use super::store::Store;
 use super::worker::{Process, Start, connect};
 
-/// Runs the workers, and kills or pauses one after the other, in the middle of whatever it does. Another
-/// takes the place of one that was killed.
+/// Runs the workers, and kills or pauses one after the other, at any point of its work. A new worker
+/// replaces a killed one.
 pub(super) fn disturb(store: &Store, address: &str, settings: Settings) -> Result<Disturbed> {
     let time = Duration::from_secs(settings.seconds);
     let until_us = now_us() + i64::try_from((time + AFTERMATH).as_micros())?;

@@ -1,4 +1,4 @@
-//! The figures of a run, and its verdict.
+//! The figures of a run, and its result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use super::worker::Finished;
 use crate::step::workspace;
 use crate::{Done, Verdict};
 
-/// A run in which less went wrong has shown nothing, unless the store has fewer kinds.
+/// A run with fewer kinds of faults proves nothing, unless the store has fewer kinds.
 const LEAST_KINDS: usize = 3;
 
 pub(super) struct Report<'a> {
@@ -63,7 +63,7 @@ pub(super) fn report(report: &Report<'_>) -> Done {
         println!("  as a picture: {}", picture.display());
     }
     if failures.is_empty() {
-        // Else a worker would have failed.
+        // Otherwise a worker would have failed.
         println!("  telemetry: one event for each call");
         return Ok(Verdict::Passed);
     }
@@ -103,7 +103,7 @@ impl Report<'_> {
         calls.filter(|call| is(&call.outcome)).count()
     }
 
-    /// How often each kind of fault hit somebody.
+    /// How often each kind of fault affected a call.
     fn struck(&self) -> BTreeMap<Fault, usize> {
         let mut struck = BTreeMap::new();
         for blow in self.blows {
@@ -113,7 +113,7 @@ impl Report<'_> {
                         .returned_us
                         .is_none_or(|returned| returned >= blow.from_us)
             };
-            // Those of killed workers, too, and not the looks at the end.
+            // Includes calls of killed workers, but not the reads at the end.
             let mut calls = self.history.calls.iter().filter(|call| call.client != 0);
             if blow.struck(calls.any(under_way)) {
                 *struck.entry(blow.fault).or_default() += 1;
@@ -122,7 +122,7 @@ impl Report<'_> {
         struck
     }
 
-    /// The workers to which the store did not answer in the peace after the faults.
+    /// The workers that got no reply in the pause after the faults.
     fn never_back(&self) -> BTreeSet<usize> {
         let last_us = self.blows.iter().map(|blow| blow.to_us).max().unwrap_or(0);
         let answered = |call: &Call| {
@@ -150,7 +150,7 @@ impl Report<'_> {
         )
     }
 
-    /// A file for what this run found.
+    /// A file for the findings of this run.
     fn path(&self, ending: &str) -> Result<PathBuf> {
         let folder = workspace().join("target/chaos");
         fs::create_dir_all(&folder)?;

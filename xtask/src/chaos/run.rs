@@ -1,4 +1,4 @@
-//! One run: workers, faults, and the verdict on what they saw.
+//! One run: workers, faults, and the check of the history.
 
 use std::time::{Duration, Instant};
 
@@ -21,15 +21,14 @@ use crate::step::announced;
 /// Few, so that they are contended.
 pub(super) const KEYS: [&str; 3] = ["chaos:a", "chaos:b", "chaos:c"];
 
-/// Peace after the faults, in which every worker must get through again. A driver may need some
-/// seconds for that, to find out which of its connections are dead.
+/// The pause after the faults, in which every worker must get a reply again. A driver may need some seconds
+/// to notice which of its connections are dead.
 pub(super) const AFTERMATH: Duration = Duration::from_secs(8);
 
-/// From then on workers give back what they may hold, which takes a few seconds where calls of
-/// unknown outcome have to be settled.
+/// From then on workers release what they may hold, which takes a few seconds after calls of unknown outcome.
 pub(super) const WORKERS_END_WITHIN: Duration = Duration::from_secs(60);
 
-/// The clocks of a machine are kept in step all the time, by less than this in a run.
+/// The clocks of a machine differ by less than this in a run.
 const DRIFT_US: i64 = 20_000;
 
 pub(super) fn run(store: &Store, settings: Settings) -> Done {
@@ -54,7 +53,7 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
         Site::Server(server) => disturb(store, server.as_mut(), settings),
         Site::File(_) => processes::disturb(store, &direct, settings),
     })?;
-    // What is left is looked at past the proxy.
+    // The remaining locks are read without the proxy.
     let looked = runtime.block_on(async {
         let locks = connect(store, &direct, None).await?;
         look(&locks).await
@@ -94,7 +93,7 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
     })
 }
 
-/// What is left of a run under faults.
+/// The results of a run under faults.
 pub(super) struct Disturbed {
     pub(super) workers: Vec<Finished>,
     /// The calls of workers that were killed.
@@ -102,7 +101,7 @@ pub(super) struct Disturbed {
     pub(super) blows: Vec<Blow>,
 }
 
-/// Runs the workers while faults strike.
+/// Runs the workers while faults are injected.
 fn disturb(store: &Store, server: &mut dyn Server, settings: Settings) -> Result<Disturbed> {
     let proxy = FaultProxy::start(server.port())?;
     let time = Duration::from_secs(settings.seconds);
@@ -135,7 +134,7 @@ fn disturb(store: &Store, server: &mut dyn Server, settings: Settings) -> Result
     })
 }
 
-/// Looks at every key, as calls of the history.
+/// Reads every key, as calls of the history.
 async fn look(locks: &Locks) -> Result<Vec<Call>> {
     let mut calls = Vec::new();
     for name in KEYS {

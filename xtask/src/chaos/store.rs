@@ -1,4 +1,4 @@
-//! The stores: which server each needs, what can befall it, and how a worker connects.
+//! The stores: the server and the faults of each, and how a worker connects.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,24 +21,24 @@ use tokio::runtime::Runtime;
 use super::worker::insistently;
 use crate::step::announced;
 
-/// Short, so that much goes wrong in a short run.
+/// Short, so that a short run has many failures.
 const OPERATION_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A store under test.
 pub(super) struct Store {
     pub(super) name: &'static str,
     pub(super) faults: &'static [Fault],
-    /// Starts a server of its own, which keeps its data if it can be killed; or names a file.
+    /// Starts a new server, which keeps its data if it can be killed; or names a file.
     pub(super) start: fn() -> Result<Site>,
     /// Creates what must exist before workers connect.
     pub(super) prepare: fn(String) -> Running<(), LockError>,
     /// Connects to the server, or to a proxy before it, at a `host:port`; or opens the file.
     pub(super) connect: fn(String, Option<Mutant>) -> Running<Locks, LockError>,
-    /// Connects, although the faults may have begun, and works.
+    /// Connects, although faults may have started, and works.
     pub(super) work: fn(String, Job) -> Running<u64, anyhow::Error>,
 }
 
-/// Where a store is. Dropped, it is gone.
+/// The location of a store. Dropping it removes the store.
 pub(super) enum Site {
     Server(Box<dyn Server>),
     /// A file in this folder, which all workers open.
@@ -175,7 +175,7 @@ async fn sqlite(path: String) -> Result<SqliteBackend, LockError> {
     SqliteBackend::connect(path).await
 }
 
-/// It has no server: faults befall the workers, which can have the file's lock.
+/// It has no server: the faults are those of the workers, which can hold the file's lock.
 const SQLITE: Store = store!(sqlite {
     name: "sqlite",
     faults: &[Fault::Kill, Fault::Pause],
@@ -183,7 +183,7 @@ const SQLITE: Store = store!(sqlite {
     prepare: |_| Box::pin(async { Ok(()) }),
 });
 
-/// Locks with short deadlines, on a store that is broken if so desired.
+/// Locks with short deadlines, on a store that is broken on request.
 fn locks(backend: impl LockBackend<Fence = Fence>, mutant: Option<Mutant>) -> Locks {
     let builder = match mutant {
         None => Locks::builder(backend),

@@ -1,4 +1,4 @@
-//! Worker processes: this program again, under a task that is not shown.
+//! Worker processes: this program again, with a hidden task.
 
 use std::io::{self, BufReader};
 use std::process::{Child, Stdio};
@@ -24,7 +24,7 @@ const CLIENTS: u32 = 3;
 const CONNECTS_WITHIN: Duration = Duration::from_secs(30);
 const FLUSHES_WITHIN: Duration = Duration::from_secs(30);
 
-/// What a worker process is told on its command line.
+/// The command-line arguments of a worker process.
 #[derive(clap::Args)]
 pub(crate) struct Assignment {
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(names()))]
@@ -43,14 +43,14 @@ pub(crate) struct Assignment {
     keys: Vec<String>,
     #[arg(long)]
     mutant: Option<Mutant>,
-    /// Where the registers of the fencing experiment are, if it is that.
+    /// The address of the registers, in the fencing experiment.
     #[arg(long)]
     registers: Option<String>,
 }
 
 /// The work of one process. Its standard output is the record.
 pub(crate) fn work(assignment: &Assignment) -> Done {
-    // It may be paused when its parent is killed, and would never know.
+    // If it is paused when its parent is killed, it would never notice.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -78,7 +78,7 @@ pub(crate) fn work(assignment: &Assignment) -> Done {
     })
 }
 
-/// Works with telemetry on, which must emit one event for each operation, however that ended.
+/// Works with telemetry on, which must emit one event for each operation, with any outcome.
 async fn observed(store: &Store, assignment: &Assignment, work: Work) -> Result<()> {
     let emitted = Arc::<AtomicU64>::default();
     let counting = Arc::clone(&emitted);
@@ -105,12 +105,12 @@ async fn observed(store: &Store, assignment: &Assignment, work: Work) -> Result<
     Ok(())
 }
 
-/// Connects to a store, although the faults may have begun.
+/// Connects to a store, although faults may have started.
 pub(super) async fn connect(store: &Store, address: &str, mutant: Option<Mutant>) -> Result<Locks> {
     insistently(|| (store.connect)(address.to_owned(), mutant)).await
 }
 
-/// Connects, as often as it takes.
+/// Connects, with retries.
 pub(super) async fn insistently<T, O>(connect: impl Fn() -> O) -> Result<T>
 where
     O: Future<Output = Result<T, LockError>>,
@@ -131,7 +131,7 @@ pub(super) struct Process {
     calls: Option<JoinHandle<io::Result<Vec<Call>>>>,
 }
 
-/// What to start it with, beside the store and its address.
+/// The arguments of a worker, besides the store and its address.
 pub(super) struct Start<'a> {
     pub(super) store: &'a Store,
     pub(super) address: &'a str,
@@ -173,7 +173,7 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// Kills it. Gives the calls that it has recorded.
+    /// Kills it. Returns the calls that it has recorded.
     pub(super) fn kill(mut self) -> Result<Vec<Call>> {
         self.end();
         self.read()
@@ -205,16 +205,16 @@ impl Process {
     }
 
     fn end(&mut self) {
-        // Of one that has ended there is nothing to kill.
+        // A process that has ended cannot be killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What a worker process leaves.
+/// The results of a worker process.
 pub(super) struct Finished {
     pub(super) calls: Vec<Call>,
-    /// How it ended, if not as it should.
+    /// How it ended, if it failed.
     pub(super) failure: Option<String>,
 }
 

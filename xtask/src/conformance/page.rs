@@ -10,7 +10,7 @@ const STYLE: &str = "body { font: 14px sans-serif; margin: 2em auto; max-width: 
     tr:nth-child(even) { background: #f5f5f5 } thead { position: sticky; top: 0; background: #fff } \
     .passed { color: #2c7a3f } .failed { color: #fff; background: #c0392b } .skipped { color: #8a6d00 }";
 
-/// What the suite found, on one page without further files.
+/// The results of the suite, on one page without further files.
 pub(super) fn page(matrix: &Matrix) -> String {
     let rows = cases().into_iter().filter(|case| {
         let mut columns = matrix.iter().map(|(_, column)| column);

@@ -1,4 +1,4 @@
-//! The suite's way into a PostgreSQL server.
+//! Connects the suite to a PostgreSQL server.
 
 use sqlx::{AssertSqlSafe, PgPool};
 use syncguard_conformance::Harness;
@@ -25,7 +25,7 @@ impl PostgresHarness {
         Self::with(url, url, PostgresOptions::new()).await
     }
 
-    /// Makes the tables, on a server that is reached otherwise than directly.
+    /// Makes the tables, on a server behind a pooler.
     pub(crate) async fn with(
         url: &str,
         direct: &str,
@@ -37,7 +37,7 @@ impl PostgresHarness {
             options: options
                 .locks_table(LOCKS)
                 .fence_counters_table(FENCES)
-                // Cases run side by side, with clients of their own.
+                // Cases run concurrently, each with its own clients.
                 .max_connections(4),
         };
         harness.connect().await?.setup_schema().await?;

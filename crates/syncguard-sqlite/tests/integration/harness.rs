@@ -1,4 +1,4 @@
-//! The suite's way into an SQLite store.
+//! Connects the suite to an SQLite store.
 
 use std::any::Any;
 use std::path::{Path, PathBuf};

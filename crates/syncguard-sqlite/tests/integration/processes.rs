@@ -96,7 +96,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Of one that has ended there is nothing to kill.
+        // A process that has ended cannot be killed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! The backend's requests with nothing around them: the limit.
+//! The backend's requests without anything around them: the limit.
 
 use std::time::Duration;
 

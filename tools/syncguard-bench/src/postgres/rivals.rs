@@ -1,5 +1,5 @@
-//! What else keeps others out on PostgreSQL: a bare advisory lock, which has no lease and no fence
-//! and holds a connection; and the same tables in a transaction of six statements.
+//! Other locks on PostgreSQL: a bare advisory lock, which has no lease and no fence and occupies a
+//! connection; and the same tables in a transaction of six statements.
 
 use std::time::Duration;
 

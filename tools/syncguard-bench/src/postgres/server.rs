@@ -1,4 +1,4 @@
-//! What locks cost the server: its time, its disk, and whether many cost more than few.
+//! The cost of locks for the server: its time, its disk, and whether many locks cost more than few.
 
 use anyhow::{Result, ensure};
 use sqlx::{AssertSqlSafe, PgPool, query, query_scalar, raw_sql};

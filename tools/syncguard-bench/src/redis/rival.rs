@@ -1,5 +1,5 @@
-//! `rslock`: a lock of one key, without fence, index or a record of who holds it. And our scripts
-//! through the driver that it uses, which tells what of the difference is theirs.
+//! `rslock`: a lock of one key, without fence, index or record of its holder. And our scripts through the
+//! driver of `rslock`, which shows how much of the difference is due to the scripts.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl Worker for BareTask {
     }
 }
 
-/// Measures our scripts with no more around them than that driver.
+/// Measures our scripts with only that driver around them.
 pub(crate) async fn our_scripts(
     connection: &MultiplexedConnection,
     tasks: usize,

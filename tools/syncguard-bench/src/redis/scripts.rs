@@ -16,7 +16,7 @@ macro_rules! ours {
 pub(crate) enum Flavour {
     /// As the backend sends them.
     Ours,
-    /// As the specification words them: every value decoded from JSON and encoded to it.
+    /// As in the specification: every value is decoded from JSON and encoded to it.
     Literal,
 }
 

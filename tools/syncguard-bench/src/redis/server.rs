@@ -1,4 +1,4 @@
-//! What locks cost the server: its time, its memory, and whether many cost more than few.
+//! The cost of locks for the server: its time, its memory, and whether many locks cost more than few.
 
 use anyhow::{Context, Result, ensure};
 use redis::aio::MultiplexedConnection;
@@ -19,8 +19,8 @@ const BATCH: u32 = 100;
 
 /// The server's own count of its time for each script, beside the scripts as specified.
 ///
-/// It counts by the wall clock, so that what other processes take is in it. Hence many small
-/// samples in turn, of which the median counts: those that were disturbed do not.
+/// The server counts by the wall clock, so its count includes the time of other processes. So this takes
+/// many small samples in turn and uses their median, which disturbed samples do not change.
 pub(crate) async fn times(
     connection: &mut MultiplexedConnection,
     settings: &Settings,

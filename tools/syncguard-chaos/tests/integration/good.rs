@@ -175,7 +175,7 @@ fn a_lost_acquire_is_seen_then_extended_and_released_by_its_id() {
 
 #[test]
 fn a_lost_acquire_is_asked_for_again() {
-    // The first attempt was granted at 10, the second is told of it at 60.
+    // The first attempt was granted at 10; the second gets the grant at 60.
     legal(
         script()
             .lost_acquire(0..50, "x", 1_000)

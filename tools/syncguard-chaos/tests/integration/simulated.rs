@@ -1,5 +1,5 @@
-//! Histories of a simulated store: what a correct one does under faults is legal, whatever the
-//! seed; each way of being broken is found.
+//! Histories of a simulated store. With any seed, a correct store under faults is legal, and each kind of
+//! broken store is detected.
 
 use std::collections::BinaryHeap;
 

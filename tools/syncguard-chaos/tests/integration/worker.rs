@@ -1,4 +1,5 @@
-//! Workers on a store in this process: a correct one is found legal, each broken one is found out.
+//! Workers on a store in this process: the history of a correct store is legal, and that of each broken
+//! store is not.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
