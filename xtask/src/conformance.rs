@@ -282,7 +282,7 @@ fn print(matrix: &Matrix) {
         print!("; {} clauses proven", column.proven.len());
         if let Some(mutants) = &column.mutants {
             let Mutants { caught, known, .. } = mutants;
-            print!("; {caught} of {known} known faults would have failed it");
+            print!("; {caught} of {known} known faults would have been detected");
         }
         match column.unproven.as_slice() {
             [] => println!(),

@@ -162,8 +162,8 @@ impl fmt::Display for Report {
         self.fmt_skipped(f)?;
         write!(
             f,
-            "{} passed, {} failed, {} skipped; {} of {} clauses proven; {} of {} known faults would have \
-             failed it",
+            "{} passed, {} failed, {} skipped; {} of {} clauses proven; {} of {} known faults would \
+             have been detected",
             self.passed,
             self.failed,
             self.skipped,
@@ -219,7 +219,7 @@ impl Report {
         }
         if !self.mutants.unseen.is_empty() {
             let unseen = self.mutants.unseen.join("; ");
-            writeln!(f, "  What these would have shown: {unseen}.")?;
+            writeln!(f, "  Known faults that only these cases detect: {unseen}.")?;
         }
         writeln!(f)
     }

@@ -59,7 +59,7 @@ fn summary(column: &Column) -> Markup {
             (column.tally()) "; " (column.proven.len()) " clauses proven"
             @if !column.unproven.is_empty() { "; not proven: " (column.unproven.join(" ")) }
             @if let Some(Mutants { caught, known, .. }) = &column.mutants {
-                "; " (caught) " of " (known) " known faults would have failed it"
+                "; " (caught) " of " (known) " known faults would have been detected"
             }
         }
         @if let Some(error) = &column.error { p.failed { (error) } }
