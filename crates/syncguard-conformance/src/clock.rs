@@ -88,7 +88,7 @@ pub(crate) fn counted_between(
     )
 }
 
-/// A lease that will soon have run out.
+/// A lease that expires soon.
 #[derive(Debug)]
 pub(crate) struct Brief<F> {
     pub(crate) grant: Grant<F>,

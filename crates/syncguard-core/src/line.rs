@@ -420,7 +420,10 @@ mod tests {
         share.refused(Duration::ZERO);
         share.granted();
         share.granted();
-        assert!(share.stand_back(), "others took the key meanwhile");
+        assert!(
+            share.stand_back(),
+            "others acquired the key in the meantime"
+        );
         share.refused(Duration::ZERO);
         tokio::time::advance(CONTENDED_FOR).await;
         share.granted();

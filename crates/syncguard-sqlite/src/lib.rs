@@ -22,7 +22,7 @@
 //!
 //! Locks are rows of one table, fence counters rows of another; [`SqliteBackend::schema_ddl`] prints both.
 //! They have the columns of SyncGuard's tables in PostgreSQL. Every operation is one transaction. One that
-//! writes begins it with `BEGIN IMMEDIATE`, so it cannot fail half-way because another process has the
+//! writes begins it with `BEGIN IMMEDIATE`, so it cannot fail in the middle because another process has the
 //! write lock. A contended acquire only reads. While a lock is held, no transaction is open for it.
 //!
 //! SQLite has one writer at a time. An operation that finds the file locked tries again until its own

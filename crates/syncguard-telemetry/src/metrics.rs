@@ -127,7 +127,7 @@ impl Metrics {
             wakes: meter
                 .u64_counter("syncguard.lock.wakes")
                 .with_unit("{wake}")
-                .with_description("Reasons why callers that wait asked again.")
+                .with_description("Why waiting callers asked the store again.")
                 .build(),
             reclaims: meter
                 .u64_counter("syncguard.lock.reclaims")

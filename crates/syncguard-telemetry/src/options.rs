@@ -146,7 +146,7 @@ impl TelemetryOptions {
     /// | `syncguard.lock.waiting` | up-down counter, `{caller}` | |
     /// | `syncguard.lock.wait_time` | histogram, `s` | `syncguard.operation.result`, `error.type` |
     /// | `syncguard.lock.line_length` | histogram, `{caller}`: how many callers of this process are ahead of one that begins to wait | |
-    /// | `syncguard.lock.wakes` | counter, `{wake}`: why callers that wait asked again | `syncguard.wake.reason`: `poll`, `wake-up` or `hand-over` |
+    /// | `syncguard.lock.wakes` | counter, `{wake}`: why waiting callers asked the store again | `syncguard.wake.reason`: `poll`, `wake-up` or `hand-over` |
     /// | `syncguard.lock.reclaims` | counter, `{call}` | `syncguard.operation.name`, `syncguard.reclaim.result` |
     /// | `syncguard.clock.skew` | gauge, `s` | |
     ///

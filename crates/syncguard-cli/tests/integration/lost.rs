@@ -10,15 +10,15 @@ use rustix::process::Signal;
 use crate::common::{Stage, Started, eventually, kill, runs};
 use crate::terminal::Terminal;
 
-/// Ends with 0 when it is told to end.
+/// Ends with 0 on TERM.
 const OBEDIENT: &str = "trap 'echo TERM >> log; exit 0' TERM; echo ready >> log; \
                         while :; do sleep 0.05; done";
-/// Does not end when it is told to, and nor does its child.
+/// Ignores TERM, and so does its child.
 const STUBBORN: &str = "trap 'echo TERM >> log' TERM; echo $$ > pid; \
                         (trap '' HUP TERM; exec sleep 1000) & echo $! > child; echo ready >> log; \
                         while :; do sleep 0.05; done";
 
-/// Ends by TERM, and its child only when it is told as well.
+/// Ends by TERM; its child ends only if it gets TERM, too.
 const ORPHANING: &str = "(trap 'echo TERM >> log; exit 0' TERM; echo ready >> log; \
                          while :; do sleep 0.05; done) & wait";
 

@@ -63,7 +63,7 @@ pub async fn debug_of_values_shows_no_identifier<H: Harness>(bench: Bench<H>) ->
 
 /// No error shows a key or an id: neither itself nor its sources.
 ///
-/// Proves O2, K5, I1. Of bad arguments, cancelled calls, waits that ran out, exhausted fences.
+/// Proves O2, K5, I1. Of bad arguments, cancelled calls, waits that timed out, exhausted fences.
 pub async fn errors_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let (key, space) = (bench.key("secret")?, bench.namespace());

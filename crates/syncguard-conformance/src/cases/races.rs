@@ -1,4 +1,5 @@
-//! Calls that are halted half-way while others run: what is not one atomic step fails here, every time.
+//! Calls that are halted in the middle while others run: an operation that is not one atomic step fails
+//! here, every time.
 //!
 //! A call is polled a few times and then left alone while calls of another client run to their end. Then it
 //! goes on. Each case does so after each of the call's first polls, so that it halts between any two of

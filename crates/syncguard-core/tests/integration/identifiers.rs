@@ -162,7 +162,7 @@ async fn raw_identifiers_are_shown_nowhere() {
         .unwrap_err();
     ids.extend(error.lock_id());
     shown.see_error(&error);
-    // Lost, aborted, timed out, given back too late; and a driver that quotes what it was given.
+    // Lost, aborted, timed out, released too late; and a driver that quotes what it was given.
     let cancelled = CancellationToken::new();
     cancelled.cancel();
     shown.see_error(

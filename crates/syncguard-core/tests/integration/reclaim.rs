@@ -131,7 +131,7 @@ async fn a_grant_that_arrives_after_its_ttl_is_an_error_and_given_back() {
     assert!(error.outcome_unknown());
     // Not by expiry: the memory store honours the tolerance of a second.
     let freed = tokio::time::timeout(Duration::from_millis(800), until_free(&faulty.store, "k"));
-    freed.await.expect("given back before it expires");
+    freed.await.expect("released before it expires");
 }
 
 #[tokio::test]

@@ -77,7 +77,7 @@ impl Scripts {
 impl Script {
     fn new(template: &str, names: &Names, writes: bool) -> Self {
         let body = fill_in(template, names);
-        // A deferred transaction that reads and then writes could fail half-way, when another process
+        // A deferred transaction that reads and then writes could fail in the middle, if another process
         // wrote in between.
         let begin = if writes { "BEGIN IMMEDIATE" } else { "BEGIN" };
         let text = format!("{begin}; {}; COMMIT", body.trim_end_matches(';'));

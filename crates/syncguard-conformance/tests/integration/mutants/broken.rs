@@ -120,7 +120,7 @@ impl Store {
         self.memory.acquire(ask.key, ask.id, ask.ttl).await
     }
 
-    /// Takes the key, whoever holds it.
+    /// Acquires the key even if it is held.
     pub(crate) async fn steal(&self, ask: Ask<'_>) -> Answer<AcquireResult> {
         if let Some(holder) = self.holder(ask.key).await {
             let _ = self.memory.release(&holder.lock_id).await?;
@@ -162,14 +162,14 @@ impl Store {
         self.row_of(id).map(|row| row.info.key)
     }
 
-    /// The grants that nobody gave back, run out or not.
+    /// The grants that nobody released, expired or not.
     pub(crate) fn unreleased(&self) -> Vec<LockInfoDebug> {
         let rows = self.rows.lock().unwrap();
         let unreleased = rows.values().filter(|row| !row.released);
         unreleased.map(|row| row.info.clone()).collect()
     }
 
-    /// The latest grant on the key, unless it was given back.
+    /// The latest grant on the key, unless it was released.
     pub(crate) fn unreleased_on(&self, key: &LockKey) -> Option<LockInfoDebug> {
         let of_key = self.unreleased().into_iter().filter(|row| row.key == *key);
         of_key.max_by_key(|row| row.expires_at_ms)

@@ -82,7 +82,7 @@ impl Fault for Resurrects {
     }
 }
 
-/// Asks whether the lock is there, not whether it has run out.
+/// Checks whether the lock exists, not whether it has expired.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ForgetsTheExpiry;
 
@@ -113,7 +113,7 @@ impl Fault for AlwaysSucceeds {
     }
 }
 
-/// Trusts its index, and extends whoever holds the key now.
+/// Trusts its index, and extends the lock of the key's current holder.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IgnoresOwner;
 

@@ -44,7 +44,7 @@ impl Fault for InsertsUnguarded {
     }
 }
 
-/// The same, but only where the row of a lease that ran out stands.
+/// The same, but only if the row of an expired lease exists.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TakesOverUnguarded;
 

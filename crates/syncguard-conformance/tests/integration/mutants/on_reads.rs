@@ -126,7 +126,7 @@ impl Fault for ShowsLocalTime {
     }
 }
 
-/// Finds by their id the locks that were given back.
+/// Finds released locks by their id.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShowsTheReleased;
 
@@ -139,7 +139,7 @@ impl Fault for ShowsTheReleased {
     }
 }
 
-/// Finds by their key the locks that ran out.
+/// Finds expired locks by their key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShowsTheExpired;
 
@@ -166,7 +166,7 @@ impl Fault for HashesTheStorageKey {
     }
 }
 
-/// Clears everything away when it meets a lock that ran out.
+/// Deletes everything when it finds an expired lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CleansLiveLocks;
 
@@ -182,7 +182,7 @@ impl Fault for CleansLiveLocks {
     }
 }
 
-/// Clears the counter away with a lock that ran out.
+/// Deletes the counter with an expired lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CleansFences;
 

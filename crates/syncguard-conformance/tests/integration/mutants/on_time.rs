@@ -157,7 +157,7 @@ impl Fault for TolerancesDiffer {
     }
 }
 
-/// Finds the row of a lease that ran out, removes it, and calls that a success.
+/// Finds the row of an expired lease, removes it, and calls that a success.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReleasesTheExpired;
 

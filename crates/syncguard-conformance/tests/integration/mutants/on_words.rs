@@ -1,4 +1,4 @@
-//! Faults of what is told: raw identifiers where people look.
+//! Faults of texts: raw identifiers in logs, errors and `Debug`.
 
 use std::sync::{Arc, Mutex};
 
