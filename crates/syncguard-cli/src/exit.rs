@@ -10,13 +10,13 @@ use syncguard_core::{ErrorCode, LockError};
 
 use crate::store::Store;
 
-/// The answer is no: the key is free, the id holds nothing, the doctor found errors.
+/// The result is no: the key is free, the id holds no lock, the doctor found errors.
 pub(crate) const NO: u8 = 1;
 /// The call is wrong: an option, a key, an id or a URL.
 pub(crate) const USAGE: u8 = 64;
 /// The store cannot be reached, or does not answer.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// A condition that should not occur, in the store or here.
+/// A condition that should not occur, in the store or in this program.
 pub(crate) const INTERNAL: u8 = 70;
 /// Someone else holds the key.
 pub(crate) const BUSY: u8 = 75;
@@ -29,18 +29,18 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// There is no such command.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// The code of a process that a signal ended, as shells have it.
+/// The exit code for a process that a signal ended, as in shells.
 pub(crate) fn of_signal(number: i32) -> u8 {
     u8::try_from(number).map_or(INTERNAL, |number| number.saturating_add(128))
 }
 
-/// Why a command of `syncguard` did not do what it was asked to.
+/// Why a command of `syncguard` failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) message: String,
     pub(crate) error: Option<LockError>,
-    /// The store, if that is the reason and not the call.
+    /// The store, if the store failed and the arguments are right.
     pub(crate) store: Option<String>,
 }
 
@@ -58,7 +58,7 @@ impl Failure {
         Self::new(USAGE, message)
     }
 
-    /// Names the store, if that is the reason.
+    /// Adds the store, if the store failed.
     pub(crate) fn of_store(mut self, store: &Store) -> Self {
         self.store = matches!(self.code, UNAVAILABLE | DENIED).then(|| store.to_string());
         self
@@ -77,7 +77,7 @@ impl From<LockError> for Failure {
         };
         Self {
             code: code_of(code),
-            // What a program calls there, a shell has in another way.
+            // Replaces advice for programs by advice for a shell.
             message: chain(&error).replace(
                 "run `setup_schema`",
                 "`syncguard run` and `syncguard acquire` create it",

@@ -17,17 +17,17 @@ use crate::output::{Output, age, left};
 use crate::signals::Signals;
 use crate::{duration, store};
 
-/// How long a wait is silent.
+/// How long a wait lasts before it is reported.
 const SILENT: Duration = Duration::from_secs(1);
 /// How long a wait for the key is that nobody asked for.
 const DEFAULT_WAIT: Duration = Duration::from_secs(10);
 /// The first pause before it tries again to reach the store, and the longest.
 const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
-/// How long the releases of the background may take at the end.
+/// How long background releases may take at the end.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// A key that is held, or the signal that came before.
-pub(crate) enum Held {
+/// An acquired key, or the signal that came first.
+pub(crate) enum Acquisition {
     Guard(Locks, LockGuard),
     Interrupted(i32),
 }
@@ -39,7 +39,7 @@ pub(crate) async fn acquire(
     store: &store::Store,
     signals: &mut Signals,
     output: Output,
-) -> Result<Held, Failure> {
+) -> Result<Acquisition, Failure> {
     let key = LockKey::new(&args.key)?;
     let ttl = Ttl::new(args.ttl)?;
     let wait = Wait::of(args);
@@ -47,7 +47,7 @@ pub(crate) async fn acquire(
         biased;
         signal = signals.ending() => {
             interrupted_by(signal, output);
-            return Ok(Held::Interrupted(signal));
+            return Ok(Acquisition::Interrupted(signal));
         }
         locks = connect(store, wait, args.quiet, output) => locks?,
     };
@@ -73,12 +73,12 @@ pub(crate) async fn acquire(
         }
     };
     let held = match (acquired, interrupted) {
-        (Ok(guard), None) => return Ok(Held::Guard(locks.clone(), guard)),
+        (Ok(guard), None) => return Ok(Acquisition::Guard(locks.clone(), guard)),
         (Err(failure), None) => Err(failure),
-        // Dropped, a guard releases its lock.
+        // Dropping the guard releases the lock.
         (_, Some(signal)) => {
             interrupted_by(signal, output);
-            Ok(Held::Interrupted(signal))
+            Ok(Acquisition::Interrupted(signal))
         }
     };
     // The store may have granted the key although the attempt failed.
@@ -181,9 +181,9 @@ async fn connect(
     }
 }
 
-/// Waits for what is released in the background.
+/// Waits for background releases.
 pub(crate) async fn settle(locks: &Locks) {
-    // What remains expires with its TTL.
+    // Locks that are not released expire with their TTL.
     let _ = locks.drain(DRAIN).await;
 }
 
@@ -241,7 +241,7 @@ async fn contend(
     })
 }
 
-/// Prints the age and the end of the lease that it waits for. If the store does not know, the wait goes on.
+/// Prints the age and the end of the holder's lease. Prints nothing if the store does not know them.
 async fn announce(locks: &Locks, key: &LockKey, wait: Wait, output: Output) {
     let Ok(Some(lock)) = locks.get_by_key_raw(key).await else {
         return;

@@ -1,7 +1,7 @@
 //! `syncguard`: runs a command under a distributed lock, and looks at, extends and releases locks.
 //!
-//! `docs/command.md` is its manual. Everything that a lock is comes from `syncguard-core`; here are the
-//! command line, the process that runs under the lock, and what is printed.
+//! `docs/command.md` is its manual. `syncguard-core` implements the locks. This crate has the command line,
+//! the process that runs under the lock, and the output.
 
 mod args;
 mod commands;
@@ -58,10 +58,10 @@ fn main() -> ExitCode {
     code.into()
 }
 
-/// Prints what the parser says, which may be the help, and returns the exit code.
+/// Prints the parser's message, which may be the help, and returns the exit code.
 fn refused(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
-        // If it cannot be printed, the exit code says the same.
+        // If the message cannot be printed, the exit code says the same.
         let _ = error.print();
         return 0;
     }
@@ -113,7 +113,7 @@ fn print_manual(of: Option<&str>) -> Result<(), Failure> {
 
 fn execute(command: OnStore, store: &Store, output: Output) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        // It renews the lease while the main thread is busy.
+        // A second thread renews the lease while the main thread is busy.
         .worker_threads(1)
         .enable_all()
         .build()
@@ -130,7 +130,7 @@ fn execute(command: OnStore, store: &Store, output: Output) -> Result<u8, Failur
             OnStore::Doctor => doctor::doctor(store, output).await,
         }
     });
-    // What still runs is of no use to anybody.
+    // Nobody needs the tasks that still run.
     runtime.shutdown_background();
     done
 }

@@ -12,7 +12,7 @@ pub(crate) struct Received {
     pub(crate) from_terminal: bool,
 }
 
-/// The signals, in order of arrival. While it exists, none of them ends this process.
+/// The signals, in order of arrival. While this value exists, none of them ends the process.
 #[derive(Debug)]
 pub(crate) struct Signals(mpsc::UnboundedReceiver<Received>);
 
@@ -45,7 +45,7 @@ impl Signals {
         self.ending().await;
     }
 
-    /// The next signal that asks this process to end.
+    /// The next signal that ends processes.
     pub(crate) async fn ending(&mut self) -> i32 {
         loop {
             let received = self.next().await;
@@ -72,7 +72,7 @@ mod platform {
 
     const PASSED_ON: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
-    /// Whether a signal asks a process to end.
+    /// Whether a signal normally ends a process.
     pub(crate) fn ends(number: i32) -> bool {
         matches!(number, SIGHUP | SIGINT | SIGQUIT | SIGTERM)
     }
@@ -82,7 +82,7 @@ mod platform {
         let wanted = PASSED_ON
             .into_iter()
             .filter(|number| !is_in(ignored, *number));
-        // Ignored by this process, SIGCHLD would take the statuses of its children.
+        // If this process ignored SIGCHLD, the statuses of its children would be lost.
         let mut origins = SignalsInfo::<WithOrigin>::new(wanted.chain([SIGCHLD]))?;
         thread::Builder::new()
             .name("signals".to_owned())
@@ -100,7 +100,7 @@ mod platform {
         Ok(())
     }
 
-    /// Only the kernel sends without a process, and it sends these signals for a terminal.
+    /// Only the kernel sends a signal without a sender, and it sends these signals for a terminal.
     fn is_from_terminal(origin: &Origin) -> bool {
         match origin.cause {
             Cause::Kernel => true,
@@ -109,8 +109,8 @@ mod platform {
         }
     }
 
-    /// The signals that are ignored since before the start, as `nohup` and a shell's `&` have it: a bit for
-    /// each. The command inherits that, and a handler would end it. Only Linux says which they are.
+    /// The signals that were ignored before the start, as by `nohup` and a shell's `&`: a bit for each. The
+    /// command inherits that; a handler would undo it. Only Linux reports these signals.
     fn ignored() -> u64 {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -141,14 +141,14 @@ mod platform {
 
     use super::Received;
 
-    /// Ctrl-C, under the number that it has on Unix.
+    /// Ctrl-C, with its number on Unix.
     const INTERRUPT: i32 = 2;
 
     pub(crate) fn ends(_number: i32) -> bool {
         true
     }
 
-    /// The console sends Ctrl-C to the command as well.
+    /// The console also sends Ctrl-C to the command.
     pub(super) fn listen(sender: UnboundedSender<Received>) -> io::Result<()> {
         tokio::spawn(async move {
             let received = Received {

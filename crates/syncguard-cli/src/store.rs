@@ -1,4 +1,4 @@
-//! [`Store`]: the store that a URL names.
+//! [`Store`]: the store of a URL.
 
 use std::env;
 use std::fmt;
@@ -18,17 +18,17 @@ mod postgres;
 mod redis;
 mod sqlite;
 
-/// Names the store, unless `--store` does.
+/// The variable with the store's URL, if there is no `--store`.
 const VARIABLE: &str = "SYNCGUARD_STORE";
 
-/// What URLs begin with, for messages.
+/// The schemes of URLs, for messages.
 const SCHEMES: &str = "sqlite:, redis://, rediss://, redis-cluster://, redis-sentinel://, \
                        postgres:// or firestore://";
 
 /// What a command does with the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It acquires locks: the store is set up for them if it is not.
+    /// Acquire locks. Creates missing tables.
     Acquire,
     /// It works on locks that there are, or checks the configuration: it creates nothing.
     Look,
@@ -49,12 +49,12 @@ enum Place {
 }
 
 impl Store {
-    /// The store that the arguments name, or the environment, or else the user's own.
+    /// The store of the arguments, or else of the environment, or else the user's own file.
     pub(crate) fn named(options: &StoreArgs) -> Result<Self, Failure> {
         let variable = || env::var(VARIABLE).ok();
         let url = options.store.clone().or_else(variable);
         let place = match url {
-            // A variable that a script forgot to set: in the default store it would exclude nobody.
+            // A script forgot to set the variable: its locks in the default store would exclude nobody.
             Some(url) if url.is_empty() => {
                 return Err(Failure::usage(format!(
                     "the store's URL is empty; give it by `--store` or {VARIABLE}, or unset {VARIABLE} for \
@@ -89,7 +89,7 @@ impl Store {
         }
     }
 
-    /// Ignoring an option would query another store than the applications use.
+    /// If an option were ignored, this would use another store than the applications.
     fn refuse_foreign_options(&self) -> Result<(), Failure> {
         let StoreArgs {
             store: _,
@@ -152,7 +152,7 @@ impl Place {
                 "a store is a URL that begins with {SCHEMES}; for a file it is sqlite:PATH"
             )));
         };
-        // With what stands behind it, such as `redis-cluster`.
+        // With the part behind it, as in `redis-cluster`.
         let base = scheme.split(['-', '+']).next().unwrap_or(scheme);
         match base {
             "sqlite" => sqlite_path(rest).map(Self::Sqlite),
@@ -194,7 +194,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// The handle on a backend. Nobody reads what it would log: failed releases are printed.
+/// The handle on a backend. It does not log failed releases: they are printed.
 fn locks(backend: impl LockBackend<Fence = Fence>) -> Locks {
     Locks::builder(backend).on_release_error(|_| {}).build()
 }
@@ -245,7 +245,8 @@ fn users_own() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Address and project of `firestore://HOST:PORT/PROJECT`; `firestore://PROJECT` is the real thing.
+/// Address and project of `firestore://HOST:PORT/PROJECT`, an emulator; `firestore://PROJECT` is Google's
+/// service.
 fn emulator(url: &str) -> Option<(&str, &str)> {
     let (address, project) = url.strip_prefix("firestore://")?.split_once('/')?;
     (address != "projects").then_some((address, project))
@@ -261,14 +262,14 @@ fn at_emulator(url: &str, host: &str) -> String {
     }
 }
 
-/// Of a URL what cannot be a password, or part of one: the host and the port.
+/// The part of a URL that cannot contain a password: the host and the port.
 fn shown(url: &str) -> String {
     let hidden = || "the given URL".to_owned();
     let Some((_, rest)) = url.split_once("://") else {
         return hidden();
     };
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    // Further on, an `@` may end a password that should have been percent-encoded, or be in one.
+    // A later `@` may be in, or end, a password that should have been percent-encoded.
     if path.contains('@') {
         return hidden();
     }

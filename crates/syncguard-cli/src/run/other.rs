@@ -1,4 +1,4 @@
-//! The command where there are no signals: it can be killed, and not be asked to end.
+//! The command on systems without signals: it can only be killed.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::exit::{self, Failure};
 use crate::output::Output;
 
-/// How often it is asked whether the command has ended.
+/// How often to check whether the command has ended.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The command while it runs.
@@ -55,7 +55,7 @@ impl Child {
     pub(super) fn tell_to_end(&self) {}
 
     pub(super) fn kill(&mut self) {
-        // It has ended already.
+        // The command has ended already.
         let _ = self.0.kill();
     }
 
@@ -72,7 +72,7 @@ pub(super) fn signal(_status: ExitStatus) -> Option<i32> {
     None
 }
 
-/// The exit code of `syncguard` for that of the command.
+/// The exit code of `syncguard` for the command's exit status.
 pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     code.unwrap_or(exit::NO)

@@ -1,5 +1,5 @@
-//! The step between `syncguard` and the command on Linux: this program once more, which asks the system
-//! for a signal at the end of its parent, and then becomes the command.
+//! The step between `syncguard` and the command on Linux: a second process of this program. It asks the
+//! system for a signal when its parent ends, and then becomes the command.
 
 use std::env::ArgsOs;
 use std::ffi::OsString;
@@ -15,13 +15,13 @@ use crate::output::Output;
 /// The first argument of the shim.
 pub(super) const NAME: &str = "__become";
 
-/// This program, whatever became of its file.
+/// This program, even if its file was replaced.
 pub(super) const SELF: &str = "/proc/self/exe";
 
 /// The argument of a shim that prints its messages as JSON.
 const JSON: &str = "json";
 
-/// What starts a command that is told, by TERM, when this process dies.
+/// Starts a command that gets TERM when this process dies.
 pub(super) fn command(command: &[OsString], output: Output) -> Command {
     let mut shim = Command::new(SELF);
     shim.arg0("syncguard")
@@ -32,7 +32,7 @@ pub(super) fn command(command: &[OsString], output: Output) -> Command {
     shim
 }
 
-/// The shim itself: becomes the command, or returns the exit code if that fails.
+/// The shim's main function: becomes the command, or returns the exit code if that fails.
 pub(super) fn shim(mut arguments: ArgsOs) -> u8 {
     let is_json = arguments.next().is_some_and(|form| form == JSON);
     let parent = arguments.next().unwrap_or_default();
@@ -40,12 +40,12 @@ pub(super) fn shim(mut arguments: ArgsOs) -> u8 {
     let [program, rest @ ..] = &command[..] else {
         return exit::USAGE;
     };
-    // Without it, the command gets no TERM. All else works.
+    // Without this signal, the command gets no TERM. Everything else works.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
     let is_alive =
         getppid().is_some_and(|pid| parent == OsString::from(pid.as_raw_nonzero().to_string()));
     if !is_alive {
-        // The signal was asked for too late.
+        // The parent died before the signal was requested.
         return exit::LOST;
     }
     let error = Command::new(program).args(rest).exec();

@@ -34,7 +34,7 @@ pub(super) async fn open(
     Ok(locks(SqliteBackend::connect_with(path, options).await?))
 }
 
-/// Over a pool: to connect would create the file and its tables, and change the journal mode.
+/// Over a pool: `connect` would create the file and its tables, and change the journal mode.
 fn existing(path: &Path, options: SqliteOptions) -> Result<Locks, LockError> {
     if !path.is_file() {
         let shown = path.display();
@@ -51,7 +51,7 @@ fn existing(path: &Path, options: SqliteOptions) -> Result<Locks, LockError> {
     Ok(locks(backend))
 }
 
-/// The user's own folder, which nobody else may read.
+/// The user's own folder, which no other user may read.
 fn create_folder(path: &Path) -> Result<(), LockError> {
     let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) else {
         return Ok(());
