@@ -19,9 +19,9 @@ use crate::{duration, store};
 
 /// How long a wait lasts before it is reported.
 const SILENT: Duration = Duration::from_secs(1);
-/// How long a wait for the key is that nobody asked for.
+/// Default of how long to wait for the key.
 const DEFAULT_WAIT: Duration = Duration::from_secs(10);
-/// The first pause before it tries again to reach the store, and the longest.
+/// The first and the longest pause between attempts to reach the store.
 const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
 /// How long background releases may take at the end.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -95,7 +95,7 @@ pub(crate) async fn acquire(
 struct Wait {
     started: Instant,
     at_most: Duration,
-    /// It was asked for: a store that cannot be reached is waited for as well.
+    /// `--wait` was given: also wait for a store that cannot be reached.
     covers_the_store: bool,
 }
 
@@ -132,13 +132,13 @@ impl Wait {
     }
 }
 
-/// Tells a program which signal ended a wait.
+/// Reports to programs the signal that ended a wait.
 pub(crate) fn interrupted_by(signal: i32, output: Output) {
     let code = exit::of_signal(signal);
     output.event("interrupted", json!({ "signal": signal, "exitCode": code }));
 }
 
-/// Connects to the store, and tries again for as long as the wait lasts if it covers that.
+/// Connects to the store. If the wait covers that, retries until the wait ends.
 async fn connect(
     store: &store::Store,
     wait: Wait,

@@ -66,7 +66,7 @@ impl Output {
         let _ = tokio::time::timeout(PATIENCE, written).await;
     }
 
-    /// What a program is told alone.
+    /// Prints an event for programs only.
     pub(crate) fn event(self, event: &str, more: Value) {
         if self.json {
             // The exit code says the same.

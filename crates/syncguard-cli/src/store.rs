@@ -30,7 +30,7 @@ const SCHEMES: &str = "sqlite:, redis://, rediss://, redis-cluster://, redis-sen
 pub(crate) enum Purpose {
     /// Acquire locks. Creates missing tables.
     Acquire,
-    /// It works on locks that there are, or checks the configuration: it creates nothing.
+    /// Work on existing locks, or check the configuration. Creates nothing.
     Look,
 }
 
@@ -199,7 +199,7 @@ fn locks(backend: impl LockBackend<Fence = Fence>) -> Locks {
     Locks::builder(backend).on_release_error(|_| {}).build()
 }
 
-/// Drivers read a URL without its two slashes as that of another host, such as the local one.
+/// Drivers treat a URL without its two slashes as that of another host, such as the local one.
 fn needs_slashes(rest: &str, scheme: &str, form: &str) -> Result<(), Failure> {
     match rest.starts_with("//") {
         true => Ok(()),
