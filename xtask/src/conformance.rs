@@ -275,6 +275,12 @@ fn print(matrix: &Matrix) {
         for case in column.cases.iter().filter(skipped) {
             let detail = case.detail.as_deref().unwrap_or_default();
             println!("{}: not run: {}: {detail}", backend.name, case.name);
+            if !case.leaves_open.is_empty() {
+                println!(
+                    "    known faults that it detects: {}",
+                    case.leaves_open.join("; ")
+                );
+            }
         }
     }
     for (backend, column) in matrix {

@@ -14,8 +14,8 @@ use syncguard_core::{
     ExtendResult, Finding, LockError, LockInfoDebug, LockKey, LocksBuilder, ReleaseResult,
 };
 
-use crate::Harness;
 use crate::harness::Fence;
+use crate::{Harness, Stored};
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send + 'a>>;
 
@@ -40,6 +40,14 @@ impl<F: FenceToken> Harness for Erased<F> {
         self.0.set_fence_counter(key, counter).await
     }
 
+    async fn stored(&self, beginning: &str) -> Result<Option<Stored>, LockError> {
+        self.0.stored(beginning).await
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
     fn configure(&self, builder: LocksBuilder<F>) -> LocksBuilder<F> {
         self.0.configure(builder)
     }
@@ -49,6 +57,8 @@ impl<F: FenceToken> Harness for Erased<F> {
 trait AnyHarness<F: FenceToken>: Send + Sync {
     fn connect(&self) -> Answer<'_, ErasedBackend<F>>;
     fn set_fence_counter<'a>(&'a self, key: &'a LockKey, counter: u64) -> Answer<'a, bool>;
+    fn stored<'a>(&'a self, beginning: &'a str) -> Answer<'a, Option<Stored>>;
+    fn capacity(&self) -> usize;
     fn configure(&self, builder: LocksBuilder<F>) -> LocksBuilder<F>;
 }
 
@@ -59,6 +69,14 @@ impl<H: Harness> AnyHarness<Fence<H>> for Arc<H> {
 
     fn set_fence_counter<'a>(&'a self, key: &'a LockKey, counter: u64) -> Answer<'a, bool> {
         Box::pin(H::set_fence_counter(self, key, counter))
+    }
+
+    fn stored<'a>(&'a self, beginning: &'a str) -> Answer<'a, Option<Stored>> {
+        Box::pin(H::stored(self, beginning))
+    }
+
+    fn capacity(&self) -> usize {
+        H::capacity(self)
     }
 
     fn configure(&self, builder: LocksBuilder<Fence<H>>) -> LocksBuilder<Fence<H>> {

@@ -9,7 +9,7 @@ use syncguard_core::{LockError, LockKey, LocksBuilder};
 /// Connects the suite to a store.
 ///
 /// ```
-/// use syncguard_conformance::Harness;
+/// use syncguard_conformance::{Harness, Stored};
 /// use syncguard_core::{LockError, LockKey};
 /// use syncguard_memory::MemoryBackend;
 ///
@@ -26,6 +26,20 @@ use syncguard_core::{LockError, LockKey, LocksBuilder};
 ///     async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
 ///         self.0.set_fence_counter(key, counter);
 ///         Ok(true)
+///     }
+///
+///     async fn stored(&self, beginning: &str) -> Result<Option<Stored>, LockError> {
+///         let kept = self.0.kept(beginning);
+///         let mut stored = Stored::default();
+///         stored.locks = kept.locks;
+///         stored.index_entries = kept.ids;
+///         stored.fence_counters = kept.fence_counters;
+///         stored.others = kept.watched;
+///         Ok(Some(stored))
+///     }
+///
+///     fn capacity(&self) -> usize {
+///         5_000
 ///     }
 /// }
 /// ```
@@ -56,11 +70,50 @@ pub trait Harness: Send + Sync + 'static {
         std::future::ready(Ok(false))
     }
 
+    /// Counts what the store keeps of the keys that begin with this text: 12 characters or more, each a
+    /// letter, a digit, `-`, `_` or `:`.
+    ///
+    /// It reads the store itself, past the backend: tables, names or documents. Cases call it at the
+    /// beginning, between and at the end of their calls, while other cases use other keys.
+    ///
+    /// `Ok(None)`, the default, says that the harness cannot do so; the cases that need it are reported as
+    /// skipped.
+    ///
+    /// # Errors
+    /// A failure of the store; the case then fails.
+    fn stored(
+        &self,
+        beginning: &str,
+    ) -> impl Future<Output = Result<Option<Stored>, LockError>> + Send {
+        let _ = beginning;
+        std::future::ready(Ok(None))
+    }
+
+    /// How many locks the store must hold at once. The suite asks for as many as some seconds allow, and for
+    /// up to a minute if these are fewer than the capacity. Default: 0.
+    fn capacity(&self) -> usize {
+        0
+    }
+
     /// Configures the [`Locks`](syncguard_core::Locks) through which cases about policy use a client, for
     /// example with an observer. Default: no change.
     fn configure(&self, builder: LocksBuilder<Fence<Self>>) -> LocksBuilder<Fence<Self>> {
         builder
     }
+}
+
+/// What a store keeps of some keys, for [`Harness::stored`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stored {
+    /// Locks: rows, values or documents. Released and expired ones that are still there count.
+    pub locks: usize,
+    /// Entries that lead from a lock id to its lock, if they are apart from the locks.
+    pub index_entries: usize,
+    /// Fence counters, or what is kept for that purpose alone.
+    pub fence_counters: usize,
+    /// All else that belongs to these keys: marks of callers that wait, watches, histories.
+    pub others: usize,
 }
 
 /// The fence type of a harness's backend.
@@ -81,6 +134,17 @@ impl<H: Harness> Harness for Arc<H> {
         counter: u64,
     ) -> impl Future<Output = Result<bool, LockError>> + Send {
         H::set_fence_counter(self, key, counter)
+    }
+
+    fn stored(
+        &self,
+        beginning: &str,
+    ) -> impl Future<Output = Result<Option<Stored>, LockError>> + Send {
+        H::stored(self, beginning)
+    }
+
+    fn capacity(&self) -> usize {
+        H::capacity(self)
     }
 
     fn configure(&self, builder: LocksBuilder<Fence<H>>) -> LocksBuilder<Fence<H>> {

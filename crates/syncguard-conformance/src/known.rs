@@ -37,6 +37,12 @@ impl Mutants {
     }
 }
 
+/// The faults that this case is known to refuse.
+pub(crate) fn refused_by(case: &str) -> Vec<&'static str> {
+    let of_case = all().filter(|mutant| mutant.case == case);
+    of_case.map(|mutant| mutant.fault).collect()
+}
+
 /// A row of the table.
 struct Mutant {
     fault: &'static str,

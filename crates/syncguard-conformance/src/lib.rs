@@ -8,8 +8,8 @@
 //!
 //! # Running it on a backend
 //!
-//! **1. Say how to connect.** A [`Harness`] connects new clients to one store, and, if it can, sets a
-//! fence counter.
+//! **1. Say how to connect.** A [`Harness`] connects new clients to one store. If it can, it also sets a fence
+//! counter, counts what is stored, and says how many locks the store must hold at once.
 //!
 //! **2. Write one line.** In the backend crate's `tests/conformance.rs`:
 //!
@@ -63,6 +63,8 @@
 //!   resource cannot tell its holders apart; its documentation should say so.
 //! - *the harness cannot set a fence counter*: implement [`Harness::set_fence_counter`]. Until then
 //!   nothing shows what happens at the end of the counter.
+//! - *the harness cannot read the store*: implement [`Harness::stored`]. Until then nothing shows whether the
+//!   store grows: no answer shows an orphaned entry.
 //! - *the backend cannot list its locks*: it does not implement
 //!   [`list`](syncguard_core::backend::LockBackend::list).
 //! - *the backend gives no wake-ups*, or does not say when a key is free: callers poll it.
@@ -99,12 +101,13 @@
 //! {"backend": "memory", "supports_fencing": true, "time_authority": "server",
 //!  "suite_version": "0.1.0", "passed": 1, "failed": 0, "skipped": 0,
 //!  "proven": ["R2"], "unproven": [], "causes": [],
-//!  "mutants": {"known": 213, "caught": 2, "unseen": []},
+//!  "mutants": {"known": 235, "caught": 2, "unseen": []},
 //!  "cases": [{"name": "release::again_it_is_not_held", "clauses": ["R2"],
 //!             "status": "passed", "ms": 3}]}
 //! ```
 //!
-//! A case that failed or was skipped also has a `detail`. One broken clause fails many cases: `causes`
+//! A case that failed or was skipped also has a `detail`, and a skipped one lists in `leaves_open` the known
+//! faults that it would have detected. One broken clause fails many cases: `causes`
 //! groups them by the clause that explains them best, likeliest first. `unproven` lists the clauses that
 //! the run does not prove: one of their cases failed, or all were skipped. `mutants` is the strength of the
 //! run: of the [faults](mod@mutants) that this version is known to detect, it `caught` those whose case
@@ -149,7 +152,7 @@ mod suite;
 pub use crate::bench::Bench;
 pub use crate::client::Client;
 pub use crate::diagnosis::Cause;
-pub use crate::harness::Harness;
+pub use crate::harness::{Harness, Stored};
 pub use crate::known::Mutants;
 pub use crate::outcome::{CaseResult, Failure, Outcome};
 pub use crate::registry::{CaseInfo, cases};
@@ -170,6 +173,7 @@ const _: () = {
     shared::<Report>();
     shared::<RunOptions>();
     shared::<Status>();
+    shared::<Stored>();
 };
 
 #[cfg(doctest)]

@@ -20,6 +20,10 @@ impl Outcome {
     pub(crate) const NO_FENCES: Self = Self::Skipped("the backend has no fences");
     pub(crate) const NO_COUNTER: Self =
         Self::Skipped("the harness cannot set a fence counter (Harness::set_fence_counter)");
+    pub(crate) const NO_VIEW: Self =
+        Self::Skipped("the harness cannot read the store (Harness::stored)");
+    pub(crate) const NO_WAKE_UPS: Self =
+        Self::Skipped("the backend gives no wake-ups (LockBackend::watch)");
 }
 
 /// Why a case failed: what was expected, what was seen, and where the case says so.

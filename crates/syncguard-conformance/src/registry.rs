@@ -357,8 +357,26 @@ macro_rules! __for_each_case {
                     "`purge_expired` deletes no more than its limit.";
                 closing_a_client_ends_nothing_else [S1]
                     "Closing a client changes neither its locks nor other clients; its own calls fail only with `ServiceUnavailable`.";
-                thousands_of_locks_are_held_at_once [A1 K2 E1 L2]
-                    "Thousands of locks are held at once: as many as some seconds allow, up to 6,000.";
+                thousands_of_locks_are_held_at_once [A1 A2 K2 E1 L2 R1]
+                    "Thousands of locks are held at once: as many as ten seconds allow, and the harness's capacity at the least.";
+            }
+            stored {
+                a_released_key_leaves_its_counter [G1 K3 R1]
+                    "A released key leaves its fence counter, and nothing else.";
+                a_key_acquired_again_and_again_leaves_one_counter [G1 K3]
+                    "A key that is acquired again and again leaves one fence counter.";
+                an_expired_lock_leaves_its_counter [G2 G3 E2]
+                    "An expired lock leaves its fence counter once it is purged, or once the key is acquired again.";
+                a_call_that_changes_nothing_leaves_nothing [G3 A2 L4 R2 X3]
+                    "A call that changes nothing leaves nothing.";
+                a_watch_leaves_nothing [G3 W2]
+                    "A watch that has ended leaves nothing.";
+                an_abandoned_acquire_leaves_nothing [G3 C1]
+                    "An acquire that is abandoned leaves at most the fence counter of its key.";
+                a_halted_call_leaves_nothing [G1 G3 X3 R1 A5]
+                    "A call that is halted while its lock is released leaves nothing.";
+                many_at_once_leave_their_counters [G1 G3 A3]
+                    "Many that contend leave the fence counters of their keys.";
             }
             errors {
                 debug_of_values_shows_no_identifier [O2]

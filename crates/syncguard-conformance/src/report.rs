@@ -53,6 +53,10 @@ pub struct CaseReport {
     /// Why it failed or was skipped. Absent from the JSON of a case that passed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// What a skipped case leaves open: the [faults](mod@crate::mutants) that it is known to refuse. Absent from
+    /// the JSON of other cases.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub leaves_open: Vec<&'static str>,
 }
 
 /// The result of a run. `Display` is for people; `Serialize` is the report to publish.
@@ -216,10 +220,10 @@ impl Report {
         for case in self.cases.iter().filter(skipped) {
             let reason = case.detail.as_deref().unwrap_or_default();
             writeln!(f, "    {}: {reason}", case.name)?;
-        }
-        if !self.mutants.unseen.is_empty() {
-            let unseen = self.mutants.unseen.join("; ");
-            writeln!(f, "  Known faults that only these cases detect: {unseen}.")?;
+            if !case.leaves_open.is_empty() {
+                let open = case.leaves_open.join("; ");
+                writeln!(f, "        known faults that it detects: {open}")?;
+            }
         }
         writeln!(f)
     }

@@ -12,6 +12,7 @@ use tokio::task::{JoinError, JoinHandle};
 
 use crate::erased::Erased;
 use crate::harness::Fence;
+use crate::known::refused_by;
 use crate::registry::{Case, registry};
 use crate::{Bench, CaseReport, CaseResult, Failure, Harness, Outcome, Report, Status};
 
@@ -19,7 +20,7 @@ use crate::{Bench, CaseReport, CaseResult, Failure, Harness, Outcome, Report, St
 pub const DEFAULT_CONCURRENCY: usize = 8;
 
 /// Default of how long a case may take.
-pub const DEFAULT_CASE_TIMEOUT: Duration = Duration::from_secs(120);
+pub const DEFAULT_CASE_TIMEOUT: Duration = Duration::from_secs(240);
 
 type OnCase = Arc<dyn Fn(&CaseReport) + Send + Sync>;
 
@@ -57,7 +58,7 @@ impl RunOptions {
         self
     }
 
-    /// The timeout of a case: after it the case counts as failed. Default: 120 s.
+    /// The timeout of a case: after it the case counts as failed. Default: 240 s.
     #[must_use]
     pub fn case_timeout(mut self, timeout: Duration) -> Self {
         self.case_timeout = timeout;
@@ -141,12 +142,17 @@ async fn report_on<F: FenceToken>(
         Ok(Outcome::Skipped(reason)) => (Status::Skipped, Some(reason.to_owned())),
         Err(failure) => (Status::Failed, Some(failure.to_string())),
     };
+    let leaves_open = match status {
+        Status::Skipped => refused_by(case.info.name),
+        Status::Passed | Status::Failed => Vec::new(),
+    };
     CaseReport {
         name: case.info.name,
         clauses: case.info.clauses,
         status,
         ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
         detail,
+        leaves_open,
     }
 }
 

@@ -29,6 +29,20 @@ pub struct MemoryBackend {
     clock: Clock,
 }
 
+/// What a store keeps of some keys.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Kept {
+    /// Locks, and those that have expired and were not removed yet.
+    pub locks: usize,
+    /// Lock ids that lead to them.
+    pub ids: usize,
+    /// Fence counters. They stay.
+    pub fence_counters: usize,
+    /// Keys that a caller waits for.
+    pub watched: usize,
+}
+
 /// Below this many locks, expired ones are kept.
 const LEAST_SWEPT: usize = 64;
 
@@ -82,6 +96,23 @@ impl MemoryBackend {
     /// Sets the fence counter of a key, as if the store had granted that many locks. For tests.
     pub fn set_fence_counter(&self, key: &LockKey, counter: u64) {
         self.lock().fence_counters.insert(key.clone(), counter);
+    }
+
+    /// Counts what the store keeps of the keys that begin with this text. For tests.
+    #[must_use]
+    pub fn kept(&self, beginning: &str) -> Kept {
+        let begins = |key: &&LockKey| key.as_str().starts_with(beginning);
+        let state = self.lock();
+        let watched = self.watchers.watched();
+        Kept {
+            locks: state.locks.keys().filter(begins).count(),
+            ids: state.holders.values().filter(begins).count(),
+            fence_counters: state.fence_counters.keys().filter(begins).count(),
+            watched: watched
+                .iter()
+                .filter(|key| key.starts_with(beginning))
+                .count(),
+        }
     }
 
     fn is_held(&self, key: &LockKey) -> bool {

@@ -27,7 +27,7 @@
 mod backend;
 mod clock;
 
-pub use crate::backend::MemoryBackend;
+pub use crate::backend::{Kept, MemoryBackend};
 pub use crate::clock::ManualClock;
 
 #[cfg(doctest)]

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use syncguard_conformance::{Harness, Report, RunOptions};
+use syncguard_conformance::{Harness, Report, RunOptions, Stored};
 use syncguard_core::backend::LockBackend;
 use syncguard_core::{LockError, LockKey, LocksBuilder};
 use syncguard_telemetry::{Telemetry, TelemetryOptions};
@@ -30,6 +30,17 @@ impl<H: Harness> Harness for Observed<H> {
         counter: u64,
     ) -> impl Future<Output = Result<bool, LockError>> + Send {
         self.0.set_fence_counter(key, counter)
+    }
+
+    fn stored(
+        &self,
+        beginning: &str,
+    ) -> impl Future<Output = Result<Option<Stored>, LockError>> + Send {
+        self.0.stored(beginning)
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.capacity()
     }
 
     fn configure(

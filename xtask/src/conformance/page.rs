@@ -63,6 +63,14 @@ fn summary(column: &Column) -> Markup {
             }
         }
         @if let Some(error) = &column.error { p.failed { (error) } }
+        @for case in column.cases.iter().filter(|case| case.status == Status::Skipped) {
+            p {
+                "Not run: " code { (case.name) } ": " (case.detail.as_deref().unwrap_or_default())
+                @if !case.leaves_open.is_empty() {
+                    ". Known faults that it detects: " (case.leaves_open.join("; ")) "."
+                }
+            }
+        }
         @for cause in &column.causes {
             p { b { "Probably broken: " (cause.clause) } " " (cause.text) }
             ul {

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use syncguard_core::backend::{LockBackend, MAX_PAGE_SIZE};
+use syncguard_core::list::KeyPrefix;
 use syncguard_core::{LockError, LockId, LockInfoDebug, LockKey};
 
 use super::patterns::PATTERNS;
 use crate::clock::{LIFETIMES, dead_at, take_briefly, too_slow};
+use crate::harness::Fence;
 use crate::keyspace::{filled, wide_keys};
 use crate::outcome::{require, same, step};
 use crate::pages::{CANNOT_LIST, Listed, can_list, listed, lists, looked_up, pages};
@@ -282,7 +284,8 @@ pub async fn any_key_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// Locks that are granted and released during a listing hide no other.
 ///
-/// Proves N1, N2. Their keys lie before, between and behind those of the locks that stay.
+/// Proves N1, N2. Their keys lie before, between and behind those of the locks that stay. Between two pages, and at
+/// any time.
 pub async fn locks_that_come_and_go_hide_no_other<H: Harness>(bench: Bench<H>) -> CaseResult {
     const LISTINGS: usize = 10;
     let (client, other) = (bench.client().await?, bench.client().await?);
@@ -291,6 +294,9 @@ pub async fn locks_that_come_and_go_hide_no_other<H: Harness>(bench: Bench<H>) -
     }
     let steady: Vec<_> = bench.keys("steady", 30)?;
     let expected = hold(&client, &steady).await?;
+    for first in [true, false] {
+        changes_between_pages(&bench, &client, &other, first, &expected).await?;
+    }
     let over = Arc::new(AtomicBool::new(false));
     let mut tasks = Vec::new();
     for task in ["a", "steady:1", "steady:2", "steady:9:z", "z"] {
@@ -317,6 +323,64 @@ pub async fn locks_that_come_and_go_hide_no_other<H: Harness>(bench: Bench<H>) -
     listings?;
     give_all_back(&client, &expected).await?;
     Ok(Outcome::Passed)
+}
+
+/// Fails unless a listing shows all of these locks, each once, while others are granted after one page and released
+/// after the next, or the other way round.
+#[track_caller]
+fn changes_between_pages<H: Harness>(
+    bench: &Bench<H>,
+    client: &Client<H::Backend>,
+    other: &Client<H::Backend>,
+    held_first: bool,
+    expected: &Listed<Fence<H>>,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let prefix = KeyPrefix::new(bench.namespace())?;
+        let passing = [
+            bench.key("a:0")?,
+            bench.key("a:1")?,
+            bench.key("steady:1:z")?,
+            bench.key("z")?,
+        ];
+        let mut held = match held_first {
+            true => Some(hold(other, &passing).await?),
+            false => None,
+        };
+        let (mut listed, mut after) = (BTreeMap::new(), None);
+        loop {
+            let page = client.list(&prefix, after.as_ref(), 4).await?;
+            let page = page.ok_or_else(|| Failure::new("list: expected a page, saw None"))?;
+            for lock in page.locks {
+                let text = lock.key.as_str().to_owned();
+                let again = expected.contains_key(&text) && listed.contains_key(&text);
+                require(
+                    page.may_repeat || !again,
+                    "a listing: expected each lock once, saw one again",
+                )?;
+                listed.insert(text, lock);
+            }
+            held = match held {
+                Some(held) => {
+                    give_all_back(other, &held).await?;
+                    None
+                }
+                None => Some(hold(other, &passing).await?),
+            };
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        if let Some(held) = held {
+            give_all_back(other, &held).await?;
+        }
+        for (text, lock) in expected {
+            let what = format!("the lock on {text:?} while others come and go between pages");
+            same(&what, listed.get(text), Some(lock))?;
+        }
+        Ok(())
+    })
 }
 
 /// Fails unless a listing shows all of these locks, among others.

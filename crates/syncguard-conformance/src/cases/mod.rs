@@ -24,6 +24,7 @@ pub mod lookup;
 pub mod patterns;
 pub mod races;
 pub mod release;
+pub mod stored;
 pub mod tolerance;
 pub mod upkeep;
 pub mod waiting;

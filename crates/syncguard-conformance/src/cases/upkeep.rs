@@ -10,8 +10,8 @@ use syncguard_core::{ErrorCode, LockError, LockId};
 use crate::clock::take_briefly;
 use crate::outcome::{require, same};
 use crate::steps::{
-    LONG, fails_with, fence_of, fence_step, free, give_back, held, join, ms, next_fence, renew,
-    rise, take, ttl,
+    LONG, fails_with, fence_of, fence_step, free, give_back, held, join, ms, next_fence, refused,
+    renew, rise, take, ttl,
 };
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
@@ -190,30 +190,33 @@ pub async fn closing_a_client_ends_nothing_else<H: Harness>(bench: Bench<H>) -> 
     Ok(Outcome::Passed)
 }
 
-/// Thousands of locks are held at once: as many as some seconds allow, up to 6,000.
+/// Thousands of locks are held at once: as many as ten seconds allow, and the harness's capacity at the least.
 ///
-/// Proves A1, K2, E1, L2. No lock makes room for another. It asks for 1,500 on a slow store too, unless
-/// that takes too long.
+/// Proves A1, A2, K2, E1, L2, R1. Once all are granted, each is shown, refused to others and released. The ten
+/// seconds are for all of that, so a quarter of them is for the grants; there are no more than 10,000, unless the
+/// harness asks for more.
 pub async fn thousands_of_locks_are_held_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
-    const MOST: usize = 6_000;
+    const ENOUGH: usize = 10_000;
     const TASKS: usize = 16;
-    const FEWEST: usize = 1_500;
-    const TAKING: Duration = Duration::from_secs(2);
-    const LONGEST: Duration = Duration::from_secs(15);
+    const TAKING: Duration = Duration::from_millis(2_500);
+    const LONGEST: Duration = Duration::from_secs(60);
+    let capacity = bench.harness().capacity();
+    let most = capacity.max(ENOUGH).div_ceil(TASKS);
     let clients = bench.clients(4).await?;
-    let (began, taken) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
+    let (began, granted) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
     let takers = (0..TASKS).map(|task| {
         let client = clients[task % clients.len()].clone();
-        let keys = bench.keys(&format!("one-of-many:{task}"), MOST / TASKS);
-        let taken = Arc::clone(&taken);
+        let keys = bench.keys(&format!("one-of-many:{task}"), most);
+        let granted = Arc::clone(&granted);
         tokio::spawn(async move {
             let mut locks = Vec::new();
             for key in keys? {
-                let enough = taken.fetch_add(1, Ordering::Relaxed) >= FEWEST;
+                let enough = granted.load(Ordering::Relaxed) >= capacity;
                 if began.elapsed() > if enough { TAKING } else { LONGEST } {
                     break;
                 }
                 let grant = take(&client, &key, LONG).await?;
+                granted.fetch_add(1, Ordering::Relaxed);
                 locks.push((key, grant));
                 // A store that answers at once would keep the thread from everybody else.
                 tokio::task::yield_now().await;
@@ -222,6 +225,11 @@ pub async fn thousands_of_locks_are_held_at_once<H: Harness>(bench: Bench<H>) ->
         })
     });
     let all = join(takers).await?;
+    let held: usize = all.iter().map(Vec::len).sum();
+    require(
+        held >= capacity,
+        format_args!("locks at once: expected {capacity} within {LONGEST:?}, saw {held}"),
+    )?;
     let checks = all.into_iter().enumerate().map(|(task, locks)| {
         let client = clients[(task + 1) % clients.len()].clone();
         tokio::spawn(async move {
@@ -230,6 +238,7 @@ pub async fn thousands_of_locks_are_held_at_once<H: Harness>(bench: Bench<H>) ->
                 let found = found.map(|info| (info.key, info.expires_at_ms, info.fence));
                 let expected = (key.clone(), grant.expires_at_ms, grant.fence);
                 same("one of many locks", found, Some(expected))?;
+                refused(&client, key).await?;
                 tokio::task::yield_now().await;
             }
             for (_, grant) in &locks {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use syncguard_conformance::{Harness, RunOptions, run};
+use syncguard_conformance::{Harness, RunOptions, Stored, run};
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
     ListPage, ListRequest, LockBackend, LookupRequest, PreflightRequest, PurgeRequest,
@@ -99,6 +99,16 @@ impl<P: Pace> Harness for Paced<P> {
     async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
         self.memory.set_fence_counter(key, counter);
         Ok(true)
+    }
+
+    async fn stored(&self, beginning: &str) -> Result<Option<Stored>, LockError> {
+        let kept = self.memory.kept(beginning);
+        let mut stored = Stored::default();
+        stored.locks = kept.locks;
+        stored.index_entries = kept.ids;
+        stored.fence_counters = kept.fence_counters;
+        stored.others = kept.watched;
+        Ok(Some(stored))
     }
 }
 

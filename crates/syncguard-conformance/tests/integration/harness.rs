@@ -1,4 +1,4 @@
-use syncguard_conformance::Harness;
+use syncguard_conformance::{Harness, Stored};
 use syncguard_core::{LockError, LockKey};
 use syncguard_memory::MemoryBackend;
 
@@ -15,5 +15,19 @@ impl Harness for MemoryHarness {
     async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
         self.0.set_fence_counter(key, counter);
         Ok(true)
+    }
+
+    async fn stored(&self, beginning: &str) -> Result<Option<Stored>, LockError> {
+        let kept = self.0.kept(beginning);
+        let mut stored = Stored::default();
+        stored.locks = kept.locks;
+        stored.index_entries = kept.ids;
+        stored.fence_counters = kept.fence_counters;
+        stored.others = kept.watched;
+        Ok(Some(stored))
+    }
+
+    fn capacity(&self) -> usize {
+        5_000
     }
 }

@@ -81,6 +81,7 @@ fn the_list_is_what_the_pages_say() {
         ("patterns", include_str!("../../src/cases/patterns.rs")),
         ("races", include_str!("../../src/cases/races.rs")),
         ("release", include_str!("../../src/cases/release.rs")),
+        ("stored", include_str!("../../src/cases/stored.rs")),
         ("tolerance", include_str!("../../src/cases/tolerance.rs")),
         ("upkeep", include_str!("../../src/cases/upkeep.rs")),
         ("waiting", include_str!("../../src/cases/waiting.rs")),

@@ -100,6 +100,21 @@ async fn what_the_harness_cannot_do_is_skipped_by_name_and_with_a_reason() {
     assert_eq!(report.unproven, ["F1", "F3"]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_view_of_the_store_its_growth_stays_open() {
+    let report = run_some::<Plain>("stored::").await;
+    assert_eq!(report.skipped, report.cases.len(), "{report}");
+    let growth = ["G1", "G2", "G3"];
+    assert!(growth.iter().all(|clause| report.unproven.contains(clause)));
+    let page = report.to_string();
+    for part in ["Harness::stored", "releases leave the index"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let report = run_some::<MemoryHarness>("stored::").await;
+    assert_eq!(report.passed, report.cases.len(), "{report}");
+    assert!(growth.iter().all(|clause| report.proven.contains(clause)));
+}
+
 #[derive(Default)]
 struct Unreachable;
 
@@ -155,6 +170,14 @@ async fn the_page_says_what_was_not_run_and_what_that_leaves_open() {
         "fences saturate",
     ] {
         assert!(skipped.contains(part), "{part}: {page}");
+    }
+    let json = serde_json::to_value(&report).unwrap();
+    let cases = json["cases"].as_array().unwrap();
+    for case in cases {
+        let open = case
+            .get("leaves_open")
+            .map(|open| !open.as_array().unwrap().is_empty());
+        assert_eq!(open == Some(true), case["status"] == "skipped", "{case}");
     }
     assert!(report.mutants.unseen.contains(&"fences saturate"));
     assert!(report.mutants.caught > 0, "{report}");

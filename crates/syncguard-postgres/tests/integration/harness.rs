@@ -1,7 +1,7 @@
 //! Connects the suite to a PostgreSQL server.
 
 use sqlx::{AssertSqlSafe, PgPool};
-use syncguard_conformance::Harness;
+use syncguard_conformance::{Harness, Stored};
 use syncguard_core::backend::{make_fence_key, make_storage_key};
 use syncguard_core::{ErrorCode, LockError, LockKey};
 use syncguard_postgres::{
@@ -53,7 +53,6 @@ impl Harness for PostgresHarness {
     }
 
     async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
-        let failed = |error| LockError::new(ErrorCode::Internal, "no counter").with_source(error);
         let storage_key =
             make_storage_key("", key.as_str(), STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE)?;
         let fence_key = make_fence_key("", &storage_key, STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE)?;
@@ -71,4 +70,33 @@ impl Harness for PostgresHarness {
         written.map_err(failed)?;
         Ok(true)
     }
+
+    async fn stored(&self, beginning: &str) -> Result<Option<Stored>, LockError> {
+        let pool = PgPool::connect(&self.direct).await.map_err(failed)?;
+        let count = format!(
+            "SELECT (SELECT count(*) FROM {LOCKS} WHERE starts_with(user_key, $1)),
+                    (SELECT count(*) FROM {FENCES} WHERE starts_with(fence_key, 'fence:' || $1))"
+        );
+        let counted = sqlx::query_as(AssertSqlSafe(count))
+            .bind(beginning)
+            .fetch_one(&pool)
+            .await;
+        pool.close().await;
+        let (locks, fence_counters): (i64, i64) = counted.map_err(failed)?;
+        let mut stored = Stored::default();
+        stored.locks = locks.unsigned_abs().try_into().unwrap_or(usize::MAX);
+        stored.fence_counters = fence_counters
+            .unsigned_abs()
+            .try_into()
+            .unwrap_or(usize::MAX);
+        Ok(Some(stored))
+    }
+
+    fn capacity(&self) -> usize {
+        1_500
+    }
+}
+
+fn failed(error: sqlx::Error) -> LockError {
+    LockError::new(ErrorCode::Internal, "the harness's own statement failed").with_source(error)
 }

@@ -1,6 +1,8 @@
 //! Redis for the conformance suite.
 
-use syncguard_conformance::Harness;
+use std::collections::BTreeSet;
+
+use syncguard_conformance::{Harness, Stored};
 use syncguard_core::backend::{make_fence_key, make_storage_key};
 use syncguard_core::{ErrorCode, LockError, LockKey};
 use syncguard_redis::fred::clients::Client;
@@ -35,21 +37,77 @@ impl Harness for RedisHarness {
         let fence = make_fence_key(DEFAULT_PREFIX, &lock, limit, reserve)?;
         set(&self.url, fence, counter.to_string())
             .await
-            .map_err(|error| {
-                LockError::new(
-                    ErrorCode::ServiceUnavailable,
-                    "failed to set the fence counter",
-                )
-                .with_source(error)
-            })?;
+            .map_err(failed("set the fence counter"))?;
         Ok(true)
+    }
+
+    async fn stored(&self, beginning: &str) -> Result<Option<Stored>, LockError> {
+        let stored = count(&self.url, beginning).await;
+        stored.map(Some).map_err(failed("count what is stored"))
+    }
+
+    fn capacity(&self) -> usize {
+        5_000
     }
 }
 
-async fn set(url: &str, name: String, value: String) -> Result<(), Error> {
+fn failed(what: &str) -> impl FnOnce(Error) -> LockError {
+    let message = format!("failed to {what}");
+    |error| LockError::new(ErrorCode::ServiceUnavailable, message).with_source(error)
+}
+
+async fn connect(url: &str) -> Result<Client, Error> {
     let client = Client::new(Config::from_url(url)?, None, None, None);
     client.init().await?;
-    let command = CustomCommand::new_static("SET", ClusterHash::FirstKey, false);
-    client.custom::<(), _>(command, vec![name, value]).await?;
+    Ok(client)
+}
+
+fn command(name: &'static str) -> CustomCommand {
+    CustomCommand::new_static(name, ClusterHash::FirstKey, false)
+}
+
+async fn set(url: &str, name: String, value: String) -> Result<(), Error> {
+    let client = connect(url).await?;
+    let set = command("SET");
+    client.custom::<(), _>(set, vec![name, value]).await?;
     client.quit().await
+}
+
+/// Counts by the names, and index entries by the locks that they lead to.
+async fn count(url: &str, beginning: &str) -> Result<Stored, Error> {
+    let client = connect(url).await?;
+    let mut stored = Stored::default();
+    let locks = format!("{DEFAULT_PREFIX}:{beginning}");
+    let counters = format!("{DEFAULT_PREFIX}:fence:{locks}");
+    for name in names(&client, format!("*{beginning}*")).await? {
+        match name {
+            name if name.starts_with(&locks) => stored.locks += 1,
+            name if name.starts_with(&counters) => stored.fence_counters += 1,
+            _ => stored.others += 1,
+        }
+    }
+    let entries = names(&client, format!("{DEFAULT_PREFIX}:id:*")).await?;
+    for entries in Vec::from_iter(entries).chunks(1_000) {
+        let read = command("MGET");
+        let read: Vec<Option<String>> = client.custom(read, entries.to_vec()).await?;
+        let leading = read.into_iter().flatten();
+        stored.index_entries += leading.filter(|lock| lock.starts_with(&locks)).count();
+    }
+    client.quit().await?;
+    Ok(stored)
+}
+
+/// The names that match, each once.
+async fn names(client: &Client, pattern: String) -> Result<BTreeSet<String>, Error> {
+    let (mut names, mut cursor) = (BTreeSet::new(), "0".to_owned());
+    loop {
+        let scan = ["MATCH", &pattern, "COUNT", "1000"].map(str::to_owned);
+        let scan = [vec![cursor], scan.to_vec()].concat();
+        let page: Vec<String>;
+        (cursor, page) = client.custom(command("SCAN"), scan).await?;
+        names.extend(page);
+        if cursor == "0" {
+            return Ok(names);
+        }
+    }
 }

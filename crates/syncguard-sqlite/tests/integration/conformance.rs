@@ -1,11 +1,11 @@
 //! The suite on SQLite: on a file, and in memory.
 
-use syncguard_conformance::Harness;
+use syncguard_conformance::{Harness, Stored};
 use syncguard_core::{LockError, LockKey};
 use syncguard_sqlite::sqlx::SqlitePool;
 use syncguard_sqlite::{SqliteBackend, SqliteOptions};
 
-use crate::harness::{SqliteHarness, write_fence_counter};
+use crate::harness::{SqliteHarness, count_stored, write_fence_counter};
 
 fn harness() -> SqliteHarness {
     let (folder, path) = crate::common::file();
@@ -35,6 +35,10 @@ impl Harness for MemoryHarness {
     async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
         let written = write_fence_counter(&self.0, key, counter).await;
         written.map(|()| true)
+    }
+
+    async fn stored(&self, beginning: &str) -> Result<Option<Stored>, LockError> {
+        count_stored(&self.0, beginning).await.map(Some)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use syncguard_conformance::Harness;
+use syncguard_conformance::{Harness, Stored};
 use syncguard_core::backend::{make_fence_key, make_storage_key};
 use syncguard_core::{ErrorCode, LockError, LockKey};
 use syncguard_sqlite::{STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE, SqliteBackend};
@@ -26,6 +26,13 @@ impl SqliteHarness {
     }
 }
 
+impl SqliteHarness {
+    fn pool(&self) -> SqlitePool {
+        let target = SqliteConnectOptions::new().filename(&self.path);
+        SqlitePoolOptions::new().connect_lazy_with(target)
+    }
+}
+
 impl Harness for SqliteHarness {
     type Backend = SqliteBackend;
 
@@ -34,11 +41,21 @@ impl Harness for SqliteHarness {
     }
 
     async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Result<bool, LockError> {
-        let target = SqliteConnectOptions::new().filename(&self.path);
-        let pool = SqlitePoolOptions::new().connect_lazy_with(target);
+        let pool = self.pool();
         let written = write_fence_counter(&pool, key, counter).await;
         pool.close().await;
         written.map(|()| true)
+    }
+
+    async fn stored(&self, beginning: &str) -> Result<Option<Stored>, LockError> {
+        let pool = self.pool();
+        let stored = count_stored(&pool, beginning).await;
+        pool.close().await;
+        stored.map(Some)
+    }
+
+    fn capacity(&self) -> usize {
+        1_500
     }
 }
 
@@ -57,6 +74,27 @@ pub(crate) async fn write_fence_counter(
         .bind(i64::try_from(counter).unwrap_or(i64::MAX))
         .execute(pool)
         .await
-        .map_err(|error| LockError::new(ErrorCode::Internal, "no counter").with_source(error))?;
+        .map_err(failed)?;
     Ok(())
+}
+
+/// Counts the rows of keys that begin with a text.
+pub(crate) async fn count_stored(pool: &SqlitePool, beginning: &str) -> Result<Stored, LockError> {
+    let count = "SELECT
+        (SELECT count(*) FROM syncguard_locks WHERE substr(user_key, 1, length($1)) = $1),
+        (SELECT count(*) FROM syncguard_fence_counters
+         WHERE substr(fence_key, 1, length($1) + 6) = 'fence:' || $1)";
+    let counted = sqlx::query_as(count).bind(beginning).fetch_one(pool).await;
+    let (locks, fence_counters): (i64, i64) = counted.map_err(failed)?;
+    let mut stored = Stored::default();
+    stored.locks = locks.unsigned_abs().try_into().unwrap_or(usize::MAX);
+    stored.fence_counters = fence_counters
+        .unsigned_abs()
+        .try_into()
+        .unwrap_or(usize::MAX);
+    Ok(stored)
+}
+
+fn failed(error: sqlx::Error) -> LockError {
+    LockError::new(ErrorCode::Internal, "the harness's own statement failed").with_source(error)
 }

@@ -1,13 +1,13 @@
 //! The memory store with a fault.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::BoxFuture;
-use syncguard_conformance::Harness;
+use syncguard_conformance::{Harness, Stored};
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
     ListPage, ListPosition, ListRequest, LockBackend, Lookup, LookupRequest, PurgeRequest,
@@ -17,7 +17,7 @@ use syncguard_core::list::KeyPrefix;
 use syncguard_core::{
     ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl,
 };
-use syncguard_memory::MemoryBackend;
+use syncguard_memory::{ManualClock, MemoryBackend};
 use tokio::time::Instant;
 
 pub(crate) type Answer<T> = Result<T, LockError>;
@@ -38,11 +38,37 @@ pub(crate) struct Wanted<'a> {
     pub(crate) limit: u32,
 }
 
-/// The memory backend, called without requests: it needs no deadline.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Memory(MemoryBackend);
+/// The memory backend, called without requests: it needs no deadline. Its clock and that of the faults are one: a
+/// fault of a millisecond strikes in the very millisecond.
+#[derive(Debug, Clone)]
+pub(crate) struct Memory {
+    backend: MemoryBackend,
+    clock: ManualClock,
+    moving: Arc<Mutex<()>>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        let clock = ManualClock::new();
+        Self {
+            backend: MemoryBackend::with_clock(clock.clone()),
+            clock,
+            moving: Arc::default(),
+        }
+    }
+}
 
 impl Memory {
+    /// The backend, at the present time.
+    fn now(&self) -> &MemoryBackend {
+        let _moving = self.moving.lock().unwrap();
+        let passed = u64::try_from(now_ms() - self.clock.now_ms()).unwrap_or(0);
+        if passed > 0 {
+            self.clock.advance(Duration::from_millis(passed));
+        }
+        &self.backend
+    }
+
     pub(crate) async fn acquire(
         &self,
         key: &LockKey,
@@ -50,32 +76,34 @@ impl Memory {
         ttl: Ttl,
     ) -> Answer<AcquireResult> {
         let request = AcquireRequest::new(key, id, ttl, Instant::now());
-        self.0.acquire(request).await
+        self.now().acquire(request).await
     }
 
     pub(crate) async fn release(&self, id: &LockId) -> Answer<ReleaseResult> {
-        self.0
+        self.now()
             .release(ReleaseRequest::new(id, Instant::now()))
             .await
     }
 
     pub(crate) async fn extend(&self, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
         let request = ExtendRequest::new(id, ttl, Instant::now());
-        self.0.extend(request).await
+        self.now().extend(request).await
     }
 
     pub(crate) async fn is_locked(&self, key: &LockKey) -> Answer<bool> {
         let request = IsLockedRequest::new(key, Instant::now());
-        self.0.is_locked(request).await
+        self.now().is_locked(request).await
     }
 
     pub(crate) async fn lookup_raw(&self, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
         let request = LookupRequest::new(by, Instant::now());
-        self.0.lookup_raw(request).await
+        self.now().lookup_raw(request).await
     }
 
     pub(crate) async fn watch(&self, key: &LockKey) -> Answer<Option<Watch>> {
-        self.0.watch(WatchRequest::new(key, Instant::now())).await
+        self.now()
+            .watch(WatchRequest::new(key, Instant::now()))
+            .await
     }
 
     pub(crate) async fn list(&self, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
@@ -85,16 +113,26 @@ impl Memory {
             limit,
         } = wanted;
         let request = ListRequest::new(prefix, after, limit, Instant::now());
-        self.0.list(request).await
+        self.now().list(request).await
     }
 
     pub(crate) async fn purge_expired(&self, limit: u32) -> Answer<u64> {
         let request = PurgeRequest::new(limit, Instant::now());
-        self.0.purge_expired(request).await
+        self.now().purge_expired(request).await
+    }
+
+    fn kept(&self, beginning: &str) -> Stored {
+        let kept = self.backend.kept(beginning);
+        let mut stored = Stored::default();
+        stored.locks = kept.locks;
+        stored.index_entries = kept.ids;
+        stored.fence_counters = kept.fence_counters;
+        stored.others = kept.watched;
+        stored
     }
 
     pub(crate) fn set_fence_counter(&self, key: &LockKey, counter: u64) {
-        self.0.set_fence_counter(key, counter);
+        self.backend.set_fence_counter(key, counter);
     }
 }
 
@@ -103,6 +141,18 @@ impl Memory {
 pub(crate) struct Store {
     pub(crate) memory: Memory,
     rows: Arc<Mutex<HashMap<LockId, Row>>>,
+    left: Arc<Mutex<HashMap<(Part, String), LockKey>>>,
+}
+
+/// What a fault leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Part {
+    Lock,
+    IndexEntry,
+    Counter,
+    /// The key's counter is missing.
+    NoCounter,
+    Other,
 }
 
 /// The last that was granted to an id.
@@ -136,6 +186,40 @@ impl Store {
     /// What the id holds now.
     pub(crate) async fn held_by(&self, id: &LockId) -> Option<LockInfoDebug> {
         self.memory.lookup_raw(Lookup::Id(id)).await.unwrap()
+    }
+
+    /// Leaves something of a key behind, under a name.
+    pub(crate) fn leave(&self, part: Part, key: &LockKey, name: impl Display) {
+        let mut left = self.left.lock().unwrap();
+        left.insert((part, name.to_string()), key.clone());
+    }
+
+    /// Removes what was left under this name.
+    pub(crate) fn remove(&self, part: Part, name: impl Display) {
+        let mut left = self.left.lock().unwrap();
+        left.remove(&(part, name.to_string()));
+    }
+
+    /// What the store keeps, and what was left behind.
+    fn stored(&self, beginning: &str) -> Stored {
+        let mut stored = self.memory.kept(beginning);
+        for ((part, _), key) in self.left.lock().unwrap().iter() {
+            if key.as_str().starts_with(beginning) {
+                match part {
+                    Part::Lock => stored.locks += 1,
+                    Part::IndexEntry => stored.index_entries += 1,
+                    Part::Counter => stored.fence_counters += 1,
+                    Part::NoCounter => stored.fence_counters -= 1,
+                    Part::Other => stored.others += 1,
+                }
+            }
+        }
+        stored
+    }
+
+    /// Whether the key was ever granted.
+    pub(crate) fn has_counter(&self, key: &LockKey) -> bool {
+        self.memory.kept(key.as_str()).fence_counters > 0
     }
 
     /// The last grant of an id, held or not.
@@ -402,7 +486,7 @@ impl LockBackend for Broken {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        self.store.memory.0.capabilities()
+        self.store.memory.backend.capabilities()
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Answer<AcquireResult> {
@@ -499,7 +583,7 @@ impl LockBackend for Broken {
 
 /// Clients of one broken store.
 pub(crate) struct BrokenHarness {
-    memory: Memory,
+    store: Store,
     connect: Box<dyn Fn() -> Broken + Send + Sync>,
 }
 
@@ -507,7 +591,7 @@ impl BrokenHarness {
     pub(crate) fn new<F: Fault>() -> Self {
         let (store, fault) = (Store::default(), F::default());
         Self {
-            memory: store.memory.clone(),
+            store: store.clone(),
             connect: Box::new(move || Broken {
                 store: store.clone(),
                 fault: Box::new(fault.connect()),
@@ -524,7 +608,15 @@ impl Harness for BrokenHarness {
     }
 
     async fn set_fence_counter(&self, key: &LockKey, counter: u64) -> Answer<bool> {
-        self.memory.set_fence_counter(key, counter);
+        self.store.memory.set_fence_counter(key, counter);
         Ok(true)
+    }
+
+    async fn stored(&self, beginning: &str) -> Answer<Option<Stored>> {
+        Ok(Some(self.store.stored(beginning)))
+    }
+
+    fn capacity(&self) -> usize {
+        5_000
     }
 }

@@ -132,9 +132,9 @@ impl Fault for CloseEndsTheOthers {
     }
 }
 
-const ROOM: usize = 900;
+const ROOM: usize = 4_900;
 
-/// Has room for some hundreds of locks, and makes room by forgetting the oldest.
+/// Has room for some thousands of locks, and makes room by forgetting the oldest.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ForgetsTheOldest(Arc<Mutex<VecDeque<LockId>>>);
 
@@ -164,7 +164,7 @@ impl Fault for ForgetsTheOldest {
     }
 }
 
-/// Has room for some hundreds of locks, and refuses more.
+/// Has room for some thousands of locks, and refuses more.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IsFull(ForgetsTheOldest);
 

@@ -99,6 +99,9 @@ const ROWS: &[(&str, &str)] = &[
     ("P1", "*f*dfbc*e*f"),
     ("P2", "aah*bb*eeeg"),
     ("S1", "aa*db*ceeef"),
+    ("G1", "f***f***ff*"),
+    ("G2", "fa*dffc**fo"),
+    ("G3", "f******e*o*"),
 ];
 
 /// How many mutants are of a clause and a kind.

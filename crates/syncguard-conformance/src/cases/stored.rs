@@ -1,0 +1,434 @@
+//! What the store keeps, by the harness's own view of it: orphans and growth are in nobody's answers.
+
+use std::time::Instant;
+
+use futures_util::future::join_all;
+use syncguard_core::backend::{LockBackend, Lookup};
+use syncguard_core::list::KeyPrefix;
+use syncguard_core::{LockId, LockKey};
+
+use crate::clock::take_briefly;
+use crate::outcome::{require, same, step};
+use crate::polling::{halted, poll_once, poll_times};
+use crate::steps::{
+    LONG, SOON, give_back, join, ms, next_fence, not_released, not_renewed, refused, renew, take,
+    ttl,
+};
+use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome, Stored};
+
+/// More polls than a call has steps.
+const HALTS: usize = 12;
+
+/// A released key leaves its fence counter, and nothing else.
+///
+/// Proves G1, K3, R1. Extended or not, released by its own client or by another.
+pub async fn a_released_key_leaves_its_counter<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let Some(view) = View::new(&bench).await? else {
+        return Ok(Outcome::NO_VIEW);
+    };
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut ids = Vec::new();
+    for key in bench.keys("released", 20)? {
+        ids.push(take(&client, &key, LONG).await?.lock_id);
+    }
+    view.keeps("20 held locks", 20, 20).await?;
+    for (index, id) in ids.iter().enumerate() {
+        if index % 2 == 0 {
+            renew(&other, id, LONG * 2).await?;
+        }
+        let by = if index % 4 < 2 { &client } else { &other };
+        give_back(by, id).await?;
+        if index == 9 {
+            view.keeps("10 held locks and 10 released ones", 10, 20)
+                .await?;
+        }
+    }
+    view.keeps("20 released locks", 0, 20).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A key that is acquired again and again leaves one fence counter.
+///
+/// Proves G1, K3. Hundreds of grants by several clients, extended or not.
+pub async fn a_key_acquired_again_and_again_leaves_one_counter<H: Harness>(
+    bench: Bench<H>,
+) -> CaseResult {
+    let Some(view) = View::new(&bench).await? else {
+        return Ok(Outcome::NO_VIEW);
+    };
+    let (clients, key) = (bench.clients(3).await?, bench.key("again")?);
+    for (index, client) in clients.iter().cycle().take(200).enumerate() {
+        let id = take(client, &key, LONG).await?.lock_id;
+        if index % 2 == 0 {
+            renew(client, &id, LONG * 2).await?;
+        }
+        give_back(client, &id).await?;
+    }
+    view.keeps("a key after 200 grants", 0, 1).await?;
+    Ok(Outcome::Passed)
+}
+
+/// An expired lock leaves its fence counter once it is purged, or once the key is acquired again.
+///
+/// Proves G2, G3, E2. Extended or not; its former holder calls once more, in vain.
+pub async fn an_expired_lock_leaves_its_counter<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (Some(view), Some(taken_over)) = (
+        View::new(&bench).await?,
+        View::of(&bench, "taken-over").await?,
+    ) else {
+        return Ok(Outcome::NO_VIEW);
+    };
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut expiring = Vec::new();
+    for key in bench.keys("purged", 4)? {
+        expiring.push(take_briefly(&client, &key).await?);
+    }
+    for key in bench.keys("extended", 4)? {
+        let id = take(&client, &key, LONG).await?.lock_id;
+        renew(&client, &id, ms(10)).await?;
+    }
+    let successions = bench.keys("taken-over", 4)?;
+    for (index, key) in successions.iter().enumerate() {
+        let lease = take_briefly(&client, key).await?;
+        if index % 2 == 0 {
+            // Unless it has expired already.
+            let _ = client.extend(&lease.grant.lock_id, ttl(ms(10))?).await?;
+        }
+        expiring.push(lease);
+    }
+    let mut overrun = Vec::new();
+    for key in bench.keys("late", 4)? {
+        overrun.push(take_briefly(&client, &key).await?);
+    }
+    for lease in expiring.iter().chain(&overrun) {
+        lease.end().await;
+    }
+
+    let mut successors = Vec::new();
+    for key in &successions {
+        successors.push(take(&other, key, LONG).await?.lock_id);
+    }
+    taken_over
+        .keeps("4 locks that were taken over", 4, 4)
+        .await?;
+    for id in &successors {
+        give_back(&other, id).await?;
+    }
+    taken_over
+        .keeps("4 locks that were taken over and released", 0, 4)
+        .await?;
+    for lease in &overrun {
+        not_renewed(&client, &lease.grant.lock_id).await?;
+        not_released(&client, &lease.grant.lock_id).await?;
+    }
+    // Others use the store and purge it, too; and none deletes what expired a moment ago.
+    let began = Instant::now();
+    while view.count().await? != view.expected(0, 16) && began.elapsed() < SOON {
+        let _ = other.purge_expired(500).await?;
+        tokio::time::sleep(ms(100)).await;
+    }
+    view.keeps("16 locks that expired, were purged or taken over", 0, 16)
+        .await?;
+    Ok(Outcome::Passed)
+}
+
+/// A call that changes nothing leaves nothing.
+///
+/// Proves G3, A2, L4, R2, X3. Refusals, calls with ids that hold nothing, reads, listings and purges: on a held key,
+/// on a released one, and on keys that were never acquired.
+pub async fn a_call_that_changes_nothing_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let Some(view) = View::new(&bench).await? else {
+        return Ok(Outcome::NO_VIEW);
+    };
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (held, released) = (bench.key("held")?, bench.key("released")?);
+    let holder = take(&client, &held, LONG).await?.lock_id;
+    let former = take(&client, &released, LONG).await?.lock_id;
+    give_back(&client, &former).await?;
+    view.keeps("a held lock and a released one", 1, 2).await?;
+    for new in bench.keys("new", 25)? {
+        refused(&other, &held).await?;
+        for key in [&held, &released, &new] {
+            let _ = other.is_locked(key).await?;
+            let _ = other.lookup_raw(Lookup::Key(key)).await?;
+        }
+        for id in [LockId::generate()?, former] {
+            not_renewed(&other, &id).await?;
+            not_released(&other, &id).await?;
+            let _ = other.lookup_raw(Lookup::Id(&id)).await?;
+        }
+        let prefix = KeyPrefix::new(bench.namespace())?;
+        let _ = other.list(&prefix, None, 10).await?;
+        let _ = other.purge_expired(1).await?;
+    }
+    view.keeps("a held lock and a released one, after calls in vain", 1, 2)
+        .await?;
+    give_back(&client, &holder).await?;
+    view.keeps("two released locks", 0, 2).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A watch that has ended leaves nothing.
+///
+/// Proves G3, W2. It has resolved, was dropped while it waited, or was never asked.
+pub async fn a_watch_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let Some(view) = View::new(&bench).await? else {
+        return Ok(Outcome::NO_VIEW);
+    };
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for (index, key) in bench.keys("watched", 9)?.into_iter().enumerate() {
+        let id = take(&client, &key, LONG).await?.lock_id;
+        let watch = other.watch(&key).await?;
+        if let Some(mut watch) = watch {
+            if index % 3 > 0 {
+                let mut changed = Box::pin(watch.changed());
+                let _ = poll_once(changed.as_mut()).await;
+                if index % 3 == 1 {
+                    drop(changed);
+                } else {
+                    give_back(&client, &id).await?;
+                    changed.await?;
+                    continue;
+                }
+            }
+            drop(watch);
+        } else {
+            give_back(&client, &id).await?;
+            return Ok(Outcome::NO_WAKE_UPS);
+        }
+        give_back(&client, &id).await?;
+    }
+    view.soon_keeps("9 released locks that were watched", 0, 9)
+        .await?;
+    Ok(Outcome::Passed)
+}
+
+/// An acquire that is abandoned leaves at most the fence counter of its key.
+///
+/// Proves G3, C1. Dropped at any of its polls: of a free key, or of a held one.
+pub async fn an_abandoned_acquire_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let Some(view) = View::new(&bench).await? else {
+        return Ok(Outcome::NO_VIEW);
+    };
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (free, held) = (bench.keys("free", HALTS)?, bench.key("held")?);
+    let holder = take(&other, &held, LONG).await?.lock_id;
+    for (polls, key) in free.iter().enumerate() {
+        for key in [key, &held] {
+            let abandoned = client.locks().try_lock(key).ttl(LONG);
+            if let Some(Some(guard)) = poll_times(polls, abandoned).await.transpose()? {
+                same("the release", guard.release().await?.is_released(), true)?;
+            }
+        }
+    }
+    client.locks().drain(SOON).await?;
+    // What a driver had queued would come now.
+    tokio::time::sleep(ms(1_500)).await;
+    for key in &free {
+        let _ = next_fence(&other, key).await?;
+    }
+    view.keeps("a held lock and 12 abandoned ones", 1, HALTS + 1)
+        .await?;
+    give_back(&other, &holder).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A call that is halted while its lock is released leaves nothing.
+///
+/// Proves G1, G3, X3, R1, A5. Extend, release and replay, after each of their first polls.
+pub async fn a_halted_call_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let Some(view) = View::new(&bench).await? else {
+        return Ok(Outcome::NO_VIEW);
+    };
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for (polls, key) in bench.keys("extended", HALTS)?.iter().enumerate() {
+        let id = take(&client, key, LONG).await?.lock_id;
+        let extend = client.extend(&id, ttl(LONG * 2)?);
+        let (extended, released) = halted(polls, extend, give_back(&other, &id)).await;
+        let _ = extended?;
+        released?;
+    }
+    for (polls, key) in bench.keys("released", HALTS)?.iter().enumerate() {
+        let id = take(&client, key, LONG).await?.lock_id;
+        let passed_on = async {
+            let _ = other.release(&id).await?;
+            let successor = take(&other, key, LONG).await?.lock_id;
+            give_back(&other, &successor).await
+        };
+        let (released, passed_on) = halted(polls, client.release(&id), passed_on).await;
+        let _ = released?;
+        passed_on?;
+    }
+    for (polls, key) in bench.keys("replayed", HALTS)?.iter().enumerate() {
+        let id = take(&client, key, LONG).await?.lock_id;
+        let replay = client.acquire(key, &id, ttl(LONG)?);
+        let (replayed, released) = halted(polls, replay, give_back(&other, &id)).await;
+        // It was answered before, or it is a new grant.
+        let _ = replayed?;
+        released?;
+        let _ = client.release(&id).await?;
+    }
+    view.keeps("36 released locks", 0, 3 * HALTS).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Many that contend leave the fence counters of their keys.
+///
+/// Proves G1, G3, A3. On 4 keys: many are refused at once, and 32 tasks acquire, extend and release.
+pub async fn many_at_once_leave_their_counters<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const TASKS: usize = 32;
+    let Some(view) = View::new(&bench).await? else {
+        return Ok(Outcome::NO_VIEW);
+    };
+    let (clients, keys) = (bench.clients(4).await?, bench.keys("contended", 4)?);
+    for key in &keys {
+        let holder = take(&clients[0], key, LONG).await?.lock_id;
+        join_all(
+            clients
+                .iter()
+                .cycle()
+                .take(TASKS)
+                .map(|client| refused(client, key)),
+        )
+        .await
+        .into_iter()
+        .collect::<Result<(), _>>()?;
+        give_back(&clients[0], &holder).await?;
+    }
+    let tasks = (0..TASKS).map(|task| {
+        let (client, keys) = (clients[task % clients.len()].clone(), keys.clone());
+        tokio::spawn(async move { contend(&client, &keys, task).await })
+    });
+    join(tasks).await?;
+    // Each key has a counter, whoever won.
+    for key in &keys {
+        let _ = next_fence(&clients[0], key).await?;
+    }
+    view.keeps("4 keys that many contended for", 0, 4).await?;
+    Ok(Outcome::Passed)
+}
+
+async fn contend<B: LockBackend>(
+    client: &Client<B>,
+    keys: &[LockKey],
+    task: usize,
+) -> Result<(), Failure> {
+    for key in keys.iter().cycle().skip(task).take(20) {
+        let id = LockId::generate()?;
+        if client.acquire(key, &id, ttl(LONG)?).await?.is_locked() {
+            not_released(client, &id).await?;
+        } else {
+            // Others meet the lock.
+            tokio::task::yield_now().await;
+            renew(client, &id, LONG * 2).await?;
+            give_back(client, &id).await?;
+        }
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+/// What the store keeps of a case's keys.
+struct View<'a, H> {
+    bench: &'a Bench<H>,
+    beginning: String,
+    /// Whether the store keeps an index entry for each lock, and a counter for each key.
+    indexed: bool,
+    counted: bool,
+}
+
+impl<'a, H: Harness> View<'a, H> {
+    /// Of all keys of the case.
+    #[track_caller]
+    fn new(bench: &'a Bench<H>) -> impl Future<Output = Result<Option<Self>, Failure>> {
+        Self::of(bench, "")
+    }
+
+    /// Of the keys of this name. `None` if the harness cannot read the store.
+    #[track_caller]
+    fn of(
+        bench: &'a Bench<H>,
+        name: &'a str,
+    ) -> impl Future<Output = Result<Option<Self>, Failure>> {
+        step(async move {
+            // Another namespace: the lock that shows how the store keeps them is not among those counted.
+            let sample = LockId::generate()?.as_str()[..12].to_owned();
+            let client = bench.client().await?;
+            let key = LockKey::new(&format!("{sample}:held"))?;
+            let id = take(&client, &key, LONG).await?.lock_id;
+            let stored = bench.harness().stored(&sample).await?;
+            give_back(&client, &id).await?;
+            let Some(stored) = stored else {
+                return Ok(None);
+            };
+            same("stored locks of a held key", stored.locks, 1)?;
+            require(
+                stored.index_entries <= 1 && stored.fence_counters <= 1,
+                format_args!("stored for a held key: expected one of each, saw {stored:?}"),
+            )?;
+            same(
+                "whether a counter is stored for a key with fences",
+                stored.fence_counters == 1,
+                bench.has_fences(),
+            )?;
+            Ok(Some(Self {
+                bench,
+                beginning: format!("{}:{name}", bench.namespace()),
+                indexed: stored.index_entries == 1,
+                counted: stored.fence_counters == 1,
+            }))
+        })
+    }
+
+    fn expected(&self, locks: usize, keys: usize) -> Stored {
+        Stored {
+            locks,
+            index_entries: if self.indexed { locks } else { 0 },
+            fence_counters: if self.counted { keys } else { 0 },
+            others: 0,
+        }
+    }
+
+    #[track_caller]
+    fn count(&self) -> impl Future<Output = Result<Stored, Failure>> {
+        step(async move {
+            let stored = self.bench.harness().stored(&self.beginning).await?;
+            stored.ok_or_else(|| Failure::new("stored: expected the counts, saw None"))
+        })
+    }
+
+    /// Fails unless the store keeps so many locks, on so many keys.
+    #[track_caller]
+    fn keeps(
+        &self,
+        what: &'static str,
+        locks: usize,
+        keys: usize,
+    ) -> impl Future<Output = Result<(), Failure>> {
+        step(async move {
+            let stored = self.count().await?;
+            same(
+                &format!("stored for {what}"),
+                stored,
+                self.expected(locks, keys),
+            )
+        })
+    }
+
+    /// The same, once what goes on in the background has ended.
+    #[track_caller]
+    fn soon_keeps(
+        &self,
+        what: &'static str,
+        locks: usize,
+        keys: usize,
+    ) -> impl Future<Output = Result<(), Failure>> {
+        step(async move {
+            let began = Instant::now();
+            while self.count().await? != self.expected(locks, keys) && began.elapsed() < SOON {
+                tokio::time::sleep(ms(20)).await;
+            }
+            self.keeps(what, locks, keys).await
+        })
+    }
+}
