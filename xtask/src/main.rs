@@ -37,8 +37,9 @@ enum Task {
     Conformance(conformance::Options),
     /// Mutate the code that every store relies on, with the suite as the test
     ///
-    /// Installs cargo-mutants into target/tools if it is missing. It takes up to an hour on an idle
-    /// machine. Fails if a mutant survives; the crate's page of mutants explains the known survivors.
+    /// Installs cargo-mutants into target/tools if it is missing. It stops after an hour, and the next run
+    /// goes on. Fails if a mutant survives; the crate's page of mutants explains the known survivors. With
+    /// --cases it runs the mutants of that page instead, each against its own case, again and again.
     Mutants(mutants::Options),
     /// Run locks under faults (killed servers, lost replies, paused holders) and check the history
     ///

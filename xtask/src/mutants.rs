@@ -1,12 +1,19 @@
-//! `cargo xtask mutants`: cargo-mutants on the code that every store relies on, with the suite as the test.
+//! `cargo xtask mutants`: cargo-mutants on the code that every store relies on, with the suite as the test; and the
+//! mutants by hand, each against its own case again and again.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::step::{announced, cargo, workspace};
 use crate::{Done, Verdict};
+
+mod by_hand;
 
 /// The version of cargo-mutants: another makes other mutants.
 const VERSION: &str = "27.1.0";
@@ -25,12 +32,30 @@ pub(crate) struct Options {
     /// How many mutants to test at once
     #[arg(long, short, default_value_t = 1)]
     jobs: usize,
+    /// Stop after so many minutes. The next run skips what this one caught
+    #[arg(long, default_value_t = 60)]
+    minutes: u64,
+    /// Forget what earlier runs caught
+    #[arg(long)]
+    afresh: bool,
     /// List the mutants, and test none
     #[arg(long)]
     list: bool,
+    /// Instead, run each mutant of the page of mutants against its own case, so many times
+    #[arg(long, value_name = "TIMES", conflicts_with_all = ["files", "jobs", "minutes", "afresh", "list"])]
+    cases: Option<u32>,
+    /// With --cases: keep all cores busy meanwhile
+    #[arg(long, requires = "cases")]
+    busy: bool,
+    /// With --cases: run the whole suite on each mutant
+    #[arg(long, requires = "cases")]
+    whole: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Done {
+    if let Some(times) = options.cases {
+        return by_hand::run(times, options.busy, options.whole);
+    }
     let program = installed()?;
     let mut command = Command::new(program);
     command.arg("mutants").current_dir(workspace());
@@ -42,26 +67,73 @@ pub(crate) fn run(options: &Options) -> Done {
     }
     if options.list {
         command.arg("--list");
-    } else {
-        command
-            .args(["--output", "target"])
-            .args(["--jobs", &options.jobs.to_string()])
-            // Longer than the suite takes on a busy machine. A mutant that hangs counts as killed.
-            .args(["--timeout", "240", "--build-timeout", "600"])
-            // The suite on memory is the test: not the tests beside the code.
-            .args([
-                "--test-package",
-                "syncguard-conformance",
-                "--baseline",
-                "run",
-            ])
-            .args(["--", "--test", "memory"]);
+        return Ok(verdict(command.status()?.success()));
     }
-    // A survivor is a failure. The page of mutants has the reason of each that is known.
-    Ok(match command.status()?.success() {
+    command
+        .args(["--output", "target"])
+        .args(["--jobs", &options.jobs.to_string()])
+        // Longer than the suite takes on a busy machine. A mutant that hangs counts as killed.
+        .args(["--timeout", "240", "--build-timeout", "600"]);
+    if !options.afresh {
+        command.arg("--iterate");
+    }
+    // The suite on memory is the test: not the tests beside the code.
+    command
+        .args(["--test-package", "syncguard-conformance"])
+        .args(["--baseline", "run", "--", "--test", "memory"]);
+    let limit = Duration::from_secs(options.minutes.saturating_mul(60));
+    let status = wait_for(command.spawn()?, limit)?;
+    let output = workspace().join("target/mutants.out");
+    let count = |name: &str| lines(&output.join(name)).count();
+    let (caught, missed) = (
+        count("caught.txt") + count("timeout.txt"),
+        count("missed.txt"),
+    );
+    let tested = caught + missed + count("unviable.txt");
+    println!("{caught} mutants killed, {missed} survived");
+    let Some(status) = status else {
+        let all = fs::read(output.join("mutants.json")).context("no list of mutants")?;
+        let all: Vec<serde_json::Value> = serde_json::from_slice(&all)?;
+        let left = all.len().saturating_sub(tested);
+        println!(
+            "{left} were not tested within {} minutes: run it again to go on",
+            options.minutes
+        );
+        return Ok(verdict(missed == 0));
+    };
+    // A survivor is a failure. The page of mutants has the reason of each that is known; a mutant that hangs is
+    // none.
+    const HUNG: i32 = 3;
+    Ok(verdict(status.success() || status.code() == Some(HUNG)))
+}
+
+fn verdict(passed: bool) -> Verdict {
+    match passed {
         true => Verdict::Passed,
         false => Verdict::Failed,
-    })
+    }
+}
+
+/// How it ended; `None` if it was interrupted after so long.
+fn wait_for(mut child: Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    const POLL: Duration = Duration::from_millis(500);
+    let began = Instant::now();
+    while began.elapsed() < limit {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        thread::sleep(POLL);
+    }
+    // It ends the tests that it has started, and keeps what it found.
+    kill_process(Pid::from_child(&child), Signal::INT)?;
+    child.wait()?;
+    Ok(None)
+}
+
+fn lines(path: &Path) -> impl Iterator<Item = String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    lines.into_iter()
 }
 
 /// The program of that version, in a folder of its own.
