@@ -81,7 +81,7 @@ pub(crate) fn page(of: Option<&str>) -> Option<io::Result<Vec<u8>>> {
             _ => arg,
         });
     let usage = command.clone().render_usage().to_string();
-    let man = Man::new(command);
+    let man = Man::new(command).source(concat!("syncguard ", env!("CARGO_PKG_VERSION")));
     let mut page = Vec::new();
     let mut write = || {
         man.render_title(&mut page)?;

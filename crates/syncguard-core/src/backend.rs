@@ -64,12 +64,12 @@ pub const MAX_PAGE_SIZE: u32 = 1_000;
 /// its shortest form. Beyond the clauses:
 ///
 /// - Decide liveness with [`is_live`] and [`TIME_TOLERANCE_MS`], or pass that constant to the store.
-/// - Name things with [`make_storage_key`] and [`make_fence_key`].
+/// - Make names in the store with [`make_storage_key`] and [`make_fence_key`].
 /// - Mark an error [`outcome_unknown`](LockError::outcome_unknown) unless the store certainly did
-///   not apply the call. What was never sent has a known outcome.
-/// - Do not retry, and do not wait longer than the request's `deadline`: the caller has left by then.
-///   Whatever a driver queues must not take effect after the future is dropped, or must be undone by
-///   a release with the same id that follows it.
+///   not apply the call. A call that was never sent has a known outcome.
+/// - Do not retry, and do not wait longer than the request's `deadline`: the caller has left by then. A
+///   call that a driver has queued must not take effect after its future is dropped, unless a later release
+///   with the same id undoes it.
 /// - Implement [`preflight`](Self::preflight) if the store can be configured wrongly.
 ///
 /// # Sharing

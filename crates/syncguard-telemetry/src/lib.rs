@@ -35,8 +35,8 @@
 //!
 //! # One call, one event
 //!
-//! Every call of an operation in the table makes exactly one event, when it ends: answered, failed, or
-//! [abandoned](LockEvent::abandoned) because its future was dropped. That includes
+//! Every call of an operation in the table makes exactly one event, when it ends: it returned a result, it
+//! failed, or it was [abandoned](LockEvent::abandoned) because its future was dropped. That includes
 //!
 //! - calls that send nothing to the store: bad arguments, and tokens that were cancelled before;
 //! - each attempt of [`lock`](syncguard_core::Locks::lock);
@@ -50,11 +50,11 @@
 //! | operation | `ok` | `fail` |
 //! |---|---|---|
 //! | acquire | granted | [`Locked`](EventReason::Locked) |
-//! | release, extend | applied | [`Expired`](EventReason::Expired), [`NotFound`](EventReason::NotFound), or no reason where the store did not know it |
-//! | isLocked, lookup | answered, whatever the answer | |
+//! | release, extend | applied | [`Expired`](EventReason::Expired), [`NotFound`](EventReason::NotFound), or no reason if the store did not know it |
+//! | isLocked, lookup | the store replied, with any result | |
 //!
 //! Any of them also fails with an [error code](LockEvent::error_code), or abandoned. Contention is `fail`
-//! without an error code: filter on the code to find errors.
+//! without an error code: filter by the code to find errors.
 //!
 //! # Which hashes an event has
 //!
@@ -68,13 +68,13 @@
 //! So the lock id hash identifies one lock from its acquire to its release, in any process. A call that
 //! was refused before anything was sent may have neither: a bad key has no hash.
 //!
-//! # Nothing raw
+//! # Raw identifiers
 //!
 //! Events show [display hashes](syncguard_core::hash_key). They contain raw keys and lock ids only by
 //! [`include_raw`](TelemetryOptions::include_raw) or [`include_raw_if`](TelemetryOptions::include_raw_if);
 //! metrics never do.
 //!
-//! # No influence
+//! # No effect on operations
 //!
 //! The callback runs on its own thread behind a bounded queue. An operation puts a record into the queue
 //! without waiting; hashing, the predicate and the callback run on the thread. A callback that panics is
@@ -86,7 +86,7 @@
 //! `tracing` subscribers and OpenTelemetry instruments run inside the operation, as both require: events
 //! appear in the caller's span. Their panics are caught.
 //!
-//! # Off is free
+//! # Cost when disabled
 //!
 //! Without a sink, [`with_telemetry`] returns the given `Locks`: it hashes nothing, allocates nothing,
 //! reads no clock and starts no thread.

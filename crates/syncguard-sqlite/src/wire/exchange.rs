@@ -238,18 +238,19 @@ async fn mark(connection: &mut SqliteConnection, place: &Place) -> Result<i64, F
     Ok(mark)
 }
 
-/// Marks a connection that has a store in memory, and remembers the mark. No transaction is open.
-async fn set_mark(connection: &mut SqliteConnection, place: &Place, mark: i64) {
+/// Marks a connection that has a store in memory, unless it is marked, and remembers the mark. No transaction
+/// is open.
+async fn set_mark(connection: &mut SqliteConnection, place: &Place, mut mark: i64) {
     if !place.is_memory() {
         return;
     }
-    let mark = match mark {
-        0 => NEXT_MARK.fetch_add(1, Ordering::Relaxed),
-        mark => mark,
-    };
-    // Only a number was filled in.
-    let set = AssertSqlSafe(format!("PRAGMA temp.application_id = {mark}"));
-    if sqlx::raw_sql(set).execute(connection).await.is_ok() {
-        place.remember_mark(mark);
+    if mark == 0 {
+        mark = NEXT_MARK.fetch_add(1, Ordering::Relaxed);
+        // Only a number was filled in.
+        let set = AssertSqlSafe(format!("PRAGMA temp.application_id = {mark}"));
+        if sqlx::raw_sql(set).execute(connection).await.is_err() {
+            return;
+        }
     }
+    place.remember_mark(mark);
 }

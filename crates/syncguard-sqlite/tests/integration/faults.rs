@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use syncguard_conformance::faults::Target;
 use syncguard_core::LockError;
-use syncguard_sqlite::{SqliteBackend, SqliteOptions, Synchronous};
-use syncguard_testkit::Server;
+use syncguard_sqlite::SqliteBackend;
+use syncguard_testkit::{Server, folder_for_files};
 
 /// A folder for a file, under a number that nobody else on this machine has meanwhile.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ struct Folder {
 }
 
 fn folder(number: u16) -> PathBuf {
-    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("sqlite-{number}"))
+    folder_for_files().join(format!("syncguard-faults-{number}"))
 }
 
 impl Server for Folder {
@@ -68,9 +68,7 @@ impl Target for Sqlite {
     }
 
     async fn connect(number: u16) -> Result<SqliteBackend, LockError> {
-        // Leases of some hundred milliseconds are not to wait for a slow disk.
-        let options = SqliteOptions::new().synchronous(Synchronous::Normal);
-        SqliteBackend::connect_with(folder(number).join("locks.db"), options).await
+        SqliteBackend::connect(folder(number).join("locks.db")).await
     }
 }
 
