@@ -10,6 +10,7 @@ pub(crate) mod erased;
 mod refusals;
 mod reporter;
 mod requests;
+mod throttle;
 mod watch;
 mod watchers;
 
@@ -29,6 +30,7 @@ pub use crate::backend::requests::{
     AcquireRequest, CloseRequest, ExtendRequest, IsLockedRequest, ListRequest, Lookup,
     LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest, WatchRequest,
 };
+pub use crate::backend::throttle::{CLEANUP_GUARD_MS, Throttle};
 pub use crate::backend::watch::{Watch, WatchKey};
 pub use crate::backend::watchers::{Watcher, Watchers};
 pub use crate::clock::monotonic_now;

@@ -1,12 +1,13 @@
 //! [`FirestoreBackend`]: the contract, by compare-and-set.
 
 use std::fmt;
+use std::sync::Arc;
 
 use gcloud_sdk::google::firestore::v1::Document;
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, FailureReason,
     IsLockedRequest, ListPage, ListRequest, LockBackend, Lookup, LookupRequest, PreflightRequest,
-    PurgeRequest, ReleaseRequest, Reporter, Watch, WatchRequest,
+    PurgeRequest, ReleaseRequest, Reporter, Throttle, Watch, WatchRequest,
 };
 use syncguard_core::{
     ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
@@ -16,11 +17,9 @@ use tonic::Status;
 
 use crate::clock::{AuthorityClock, Moment};
 use crate::error::{self, state_moved};
-use crate::purge::CleanUp;
 use crate::record::{LockDocument, Version, delete, parse_counter, write_counter, write_expiry};
-use crate::reread::Rereads;
 use crate::wake_ups::WakeUps;
-use crate::wire::{Reading, Wire};
+use crate::wire::{Reading, Rereads, Wire};
 
 /// Locks in a Firestore database. Clones are cheap and share one client.
 ///
@@ -29,7 +28,8 @@ use crate::wire::{Reading, Wire};
 pub struct FirestoreBackend {
     pub(crate) wire: Wire,
     pub(crate) clock: AuthorityClock,
-    pub(crate) clean_up: CleanUp,
+    /// `None` if `is_locked` deletes nothing.
+    pub(crate) cleanups: Option<Arc<Throttle>>,
     pub(crate) wake_ups: WakeUps,
 }
 
@@ -307,7 +307,7 @@ impl fmt::Debug for FirestoreBackend {
         f.debug_struct("FirestoreBackend")
             .field("names", self.wire.names())
             .field("clock", &self.clock)
-            .field("cleanup_in_is_locked", &self.clean_up.enabled)
+            .field("cleanup_in_is_locked", &self.cleanups.is_some())
             .finish_non_exhaustive()
     }
 }

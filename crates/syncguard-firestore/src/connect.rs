@@ -8,6 +8,7 @@ use gcloud_sdk::CERTIFICATES;
 use gcloud_sdk::google::firestore::v1::firestore_client::FirestoreClient;
 use gcloud_sdk::google_cloud_auth::credentials::anonymous;
 use gcloud_sdk::{GoogleApi, GoogleAuthHeaders, GoogleAuthMiddleware, HeaderMap};
+use syncguard_core::backend::Throttle;
 use syncguard_core::observe::Operation;
 use syncguard_core::{ErrorCode, LockError};
 use tokio::runtime::Handle;
@@ -19,12 +20,10 @@ use tonic::transport::Certificate;
 use tonic::transport::{ClientTlsConfig, Endpoint};
 
 use crate::clock::AuthorityClock;
-use crate::connection::{Connection, Origin};
 use crate::error;
 use crate::names::Names;
-use crate::purge::CleanUp;
 use crate::wake_ups::WakeUps;
-use crate::wire::Wire;
+use crate::wire::{Connection, Origin, Wire};
 use crate::{FirestoreBackend, FirestoreOptions};
 
 /// The client of gcloud-sdk that [`FirestoreBackend::with_client`] takes.
@@ -140,7 +139,9 @@ impl FirestoreBackend {
     fn assemble(connection: Connection, names: Names, options: FirestoreOptions) -> Self {
         Self {
             wire: Wire::new(connection, names, options.request_timeout),
-            clean_up: CleanUp::new(options.cleanup_in_is_locked),
+            cleanups: options
+                .cleanup_in_is_locked
+                .then(|| Arc::new(Throttle::of_cleanups())),
             clock: AuthorityClock::new(options),
             wake_ups: WakeUps::default(),
         }

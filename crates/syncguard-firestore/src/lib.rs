@@ -81,18 +81,15 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod backend;
+mod cleanup;
 mod clock;
 mod connect;
-mod connection;
 mod error;
 mod list;
 mod names;
 mod options;
 mod preflight;
-mod purge;
 mod record;
-mod reread;
-mod targets;
 mod wake_ups;
 mod wire;
 

@@ -4,6 +4,8 @@
 //! state of the document, then that the target is current, and then each change. A release deletes the
 //! document. So the stream shows a release by any client, and an extend wakes nobody.
 
+mod targets;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tonic::Status;
 
 use crate::error::{is_refusal, no_connection};
-use crate::targets::{Seen, Targets};
+use crate::wake_ups::targets::{Seen, Targets};
 use crate::wire::Wire;
 
 /// How often to check whether the stream is unused, silent or abandoned.

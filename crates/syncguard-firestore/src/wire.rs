@@ -1,5 +1,8 @@
 //! [`Wire`]: the requests, each one round trip.
 
+mod connection;
+mod reread;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +26,13 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Instant;
 use tonic::{Code, Request, Status, Streaming};
 
-use crate::connection::{Client, Connection};
 use crate::error;
 use crate::names::Names;
 use crate::record::{EXPIRES_AT_MS, KEY, LOCK_ID, millis};
+use crate::wire::connection::Client;
+
+pub(crate) use self::connection::{Connection, Origin};
+pub(crate) use self::reread::Rereads;
 
 /// Documents, and the server's time of the read.
 #[derive(Debug)]

@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, CloseRequest, DEFAULT_OPERATION_TIMEOUT,
-    ExtendRequest, FailureReason, IsLockedRequest, ListPage, ListPosition, ListRequest,
-    LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest, ReleaseRequest,
-    TimeAuthority, Watch, WatchRequest,
+    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, FailureReason,
+    IsLockedRequest, ListPage, ListPosition, ListRequest, LockBackend, Lookup, LookupRequest,
+    PreflightRequest, PurgeRequest, ReleaseRequest, Throttle, TimeAuthority, Watch, WatchRequest,
 };
 use syncguard_core::{
     ErrorCode, ExtendResult, Fence, Finding, LockError, LockInfoDebug, ReleaseResult,
@@ -19,9 +18,8 @@ use crate::error::is_of_state;
 use crate::names::Names;
 use crate::options::Settings;
 use crate::record::{parse_grant, parse_info, parse_locked, parse_ms, parse_page, unreadable};
-use crate::unanswered::Unanswered;
 use crate::wake_ups::WakeUps;
-use crate::wire::{Connections, Reply, Statement, Statements, Value, query};
+use crate::wire::{Connections, Reply, Statement, Statements, Unanswered, Value, query};
 
 /// How many times an operation is sent while the server leaves it undecided.
 const ATTEMPTS: usize = 3;
@@ -31,8 +29,6 @@ const MAY_NOT_NOTIFY: &[&str] = &["42501"];
 
 /// The SQLSTATEs of a release whose notification has no room: in the queue, or for its advisory lock.
 const NO_ROOM_TO_NOTIFY: &[&str] = &["53200", "54000"];
-
-const CLEANUP_INTERVAL_MS: i64 = 1_000;
 
 /// A store of locks in a PostgreSQL database. Clones share their connections.
 ///
@@ -50,9 +46,7 @@ struct Inner {
     wake_ups: WakeUps,
     /// The role may not notify: releases wake nobody.
     may_not_notify: AtomicBool,
-    created: Instant,
-    /// Milliseconds since `created`.
-    next_cleanup: AtomicI64,
+    cleanups: Throttle,
 }
 
 impl PostgresBackend {
@@ -66,8 +60,7 @@ impl PostgresBackend {
                 unanswered: Unanswered::default(),
                 wake_ups: WakeUps::default(),
                 may_not_notify: AtomicBool::new(false),
-                created: Instant::now(),
-                next_cleanup: AtomicI64::new(0),
+                cleanups: Throttle::of_cleanups(),
             }),
         }
     }
@@ -84,11 +77,15 @@ impl PostgresBackend {
         &self.inner.settings.names
     }
 
-    fn statements(&self) -> &Statements {
+    pub(crate) fn statements(&self) -> &Statements {
         &self.inner.statements
     }
 
-    async fn query(
+    pub(crate) fn cleanups(&self) -> &Throttle {
+        &self.inner.cleanups
+    }
+
+    pub(crate) async fn query(
         &self,
         statement: &Statement,
         subject: &str,
@@ -121,31 +118,6 @@ impl PostgresBackend {
             Err(error) if is_of_state(&error, NO_ROOM_TO_NOTIFY) => silently().await,
             reply => reply,
         }
-    }
-
-    /// Deletes the expired row of a key in the background, at most once in the interval.
-    fn clean_later(&self, storage_key: String) {
-        let elapsed = self.inner.created.elapsed().as_millis();
-        let now = i64::try_from(elapsed).unwrap_or(i64::MAX);
-        let due = self.inner.next_cleanup.load(Ordering::Relaxed);
-        let next = now.saturating_add(CLEANUP_INTERVAL_MS);
-        let is_due = now >= due
-            && self
-                .inner
-                .next_cleanup
-                .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
-        if !is_due {
-            return;
-        }
-        let backend = self.clone();
-        tokio::spawn(async move {
-            let statement = &backend.statements().clean_key;
-            let deadline = Instant::now() + DEFAULT_OPERATION_TIMEOUT;
-            if let Err(error) = backend.query(statement, &storage_key, &[], deadline).await {
-                tracing::debug!(code = %error.code(), "failed to delete an expired lock");
-            }
-        });
     }
 }
 
@@ -286,7 +258,7 @@ impl LockBackend for PostgresBackend {
             "free" => Ok(false),
             "stale" => {
                 if self.settings().cleanup_in_is_locked {
-                    self.clean_later(storage_key);
+                    self.clean_up(storage_key);
                 }
                 Ok(false)
             }

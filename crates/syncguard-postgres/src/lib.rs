@@ -89,6 +89,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod backend;
+mod cleanup;
 mod connect;
 mod error;
 mod names;
@@ -96,7 +97,6 @@ mod options;
 mod preflight;
 mod record;
 mod schema;
-mod unanswered;
 mod wake_ups;
 mod wire;
 

@@ -5,8 +5,10 @@ mod pool;
 mod query;
 mod session;
 mod statement;
+mod unanswered;
 
 pub(crate) use connections::Connections;
 pub(crate) use query::query;
 pub(crate) use session::Session;
 pub(crate) use statement::{Reply, SLOT, Statement, Statements, Value};
+pub(crate) use unanswered::Unanswered;

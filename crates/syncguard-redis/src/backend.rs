@@ -35,7 +35,7 @@ impl RedisBackend {
         Self {
             clients,
             names: Arc::new(names),
-            cleanup: cleanup_in_is_locked.then(Cleanup::default),
+            cleanup: cleanup_in_is_locked.then(Cleanup::new),
             wake_ups: WakeUps::default(),
         }
     }

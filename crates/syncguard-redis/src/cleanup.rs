@@ -2,24 +2,27 @@
 
 use std::sync::Arc;
 
+use syncguard_core::backend::{CLEANUP_GUARD_MS, Throttle};
 use syncguard_core::{LockError, LockInfoDebug};
 
 use crate::names::Names;
-use crate::pace::Pace;
 use crate::record::Reading;
 use crate::wire::script::CLEANUP;
 use crate::wire::{Clients, ScriptCall};
 
-/// How long ago a lock must have expired, by the server's time.
-const GUARD_MS: i64 = 2_000;
-
 /// Shared by the clones of a backend.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Cleanup {
-    pace: Arc<Pace>,
+    throttle: Arc<Throttle>,
 }
 
 impl Cleanup {
+    pub(crate) fn new() -> Self {
+        Self {
+            throttle: Arc::new(Throttle::of_cleanups()),
+        }
+    }
+
     /// Removes a lock in the background if it expired long enough ago and the last removal is not too
     /// recent. Its value was parsed as a lock, so it is not a fence counter.
     pub(crate) fn consider(
@@ -30,7 +33,9 @@ impl Cleanup {
         seen: Reading,
         lock: &LockInfoDebug,
     ) {
-        if seen.now_ms.saturating_sub(lock.expires_at_ms) <= GUARD_MS || !self.pace.is_due() {
+        if seen.now_ms.saturating_sub(lock.expires_at_ms) <= CLEANUP_GUARD_MS
+            || !self.throttle.is_due()
+        {
             return;
         }
         let (clients, index, id) = (clients.clone(), names.index(&lock.lock_id), lock.lock_id);

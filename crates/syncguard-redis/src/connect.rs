@@ -1,5 +1,12 @@
 //! Makes a [`RedisBackend`]: connects, or uses a given client.
 
+mod detour;
+#[cfg(all(
+    any(feature = "rustls-ring", feature = "rustls-aws-lc"),
+    not(feature = "native-tls")
+))]
+mod tls;
+
 use std::time::Duration;
 
 use fred::clients::{Client, Pool};
@@ -15,7 +22,7 @@ use syncguard_core::{ErrorCode, LockError};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::detour::Detour;
+use crate::connect::detour::Detour;
 use crate::error::connect_error;
 use crate::names::Names;
 use crate::wire::{Clients, Connection};
@@ -237,7 +244,7 @@ fn parse_with_tls(url: &str, base: &str, encrypted: bool) -> Result<Config, Lock
     let plain = base.strip_suffix('s').unwrap_or(base);
     let rest = url.strip_prefix(base).unwrap_or_default();
     let mut config = from_url(&format!("{plain}{rest}"))?;
-    config.tls = Some(crate::tls::connector()?.into());
+    config.tls = Some(tls::connector()?.into());
     Ok(config)
 }
 

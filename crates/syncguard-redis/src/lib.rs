@@ -68,19 +68,12 @@
 mod backend;
 mod cleanup;
 mod connect;
-mod detour;
 mod error;
 mod list;
 mod names;
 mod options;
-mod pace;
 mod preflight;
 mod record;
-#[cfg(all(
-    any(feature = "rustls-ring", feature = "rustls-aws-lc"),
-    not(feature = "native-tls")
-))]
-mod tls;
 mod wake_ups;
 mod wire;
 

@@ -11,8 +11,8 @@ use syncguard_core::{ErrorCode, LockError};
 use tokio::time::Instant;
 
 use crate::error::{in_memory, not_a_path};
-use crate::file_system::FileSystem;
 use crate::place::Place;
+use crate::preflight::FileSystem;
 use crate::wire::Connections;
 use crate::{SqliteBackend, SqliteOptions, Synchronous};
 

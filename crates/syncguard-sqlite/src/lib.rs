@@ -71,7 +71,6 @@
 mod backend;
 mod connect;
 mod error;
-mod file_system;
 mod names;
 mod options;
 mod place;

@@ -1,16 +1,20 @@
 //! Checks whether a file and its settings are fit for locks.
 
+mod file_system;
+
 use std::path::Path;
 
 use syncguard_core::{ErrorCode, Finding, LockError, Severity};
 use tokio::time::Instant;
 
 use crate::SqliteBackend;
-use crate::file_system::{FileSystem, free_bytes};
 use crate::names::TableName;
 use crate::place::Place;
+use crate::preflight::file_system::free_bytes;
 use crate::record::{column, unreadable};
 use crate::wire::Value;
+
+pub(crate) use self::file_system::FileSystem;
 
 /// With less free space, the next checkpoint or the growth of the log may fail.
 const LEAST_FREE_BYTES: u64 = 16 << 20;

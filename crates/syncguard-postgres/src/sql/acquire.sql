@@ -3,7 +3,7 @@
 WITH
 -- The row as it was when the statement began. A contended attempt ends here, without a write or a wait.
 seen AS MATERIALIZED (
-    SELECT lock_id, expires_at_ms, fence, expires_at_ms > {now_ms} - {tolerance_ms} AS live
+    SELECT lock_id, expires_at_ms, fence, {live} AS live
     FROM {locks}
     WHERE key = $3
 ),
@@ -28,7 +28,7 @@ settled AS MATERIALIZED (
 ),
 ready AS MATERIALIZED (
     SELECT waited,
-           EXISTS (SELECT FROM settled WHERE expires_at_ms > {now_ms} - {tolerance_ms}) AS saved
+           EXISTS (SELECT FROM settled WHERE {live}) AS saved
     FROM turn
 ),
 -- No grant after a long wait: the caller may have left, and would not release a lock granted that late.

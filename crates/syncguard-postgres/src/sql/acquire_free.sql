@@ -3,7 +3,7 @@
 -- $1 statement, $2 lock id, $3 storage key, $4 fence key, $5 TTL in ms, $6 user's key
 WITH
 seen AS MATERIALIZED (
-    SELECT lock_id, expires_at_ms, fence, expires_at_ms > {now_ms} - {tolerance_ms} AS live
+    SELECT lock_id, expires_at_ms, fence, {live} AS live
     FROM {locks}
     WHERE key = $3
 ),

@@ -23,7 +23,7 @@ held AS MATERIALIZED (
 judged AS MATERIALIZED (
     SELECT now_ms,
         CASE
-            WHEN expires_at_ms <= now_ms - {tolerance_ms} THEN 'expired'
+            WHEN NOT {live_then} THEN 'expired'
             -- It expired during the wait, without the advisory lock.
             WHEN expires_at_ms <= now_ms AND NOT overdue THEN 'again'
             ELSE 'extended'

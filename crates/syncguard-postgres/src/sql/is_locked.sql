@@ -2,7 +2,7 @@
 -- $1 statement, $2 storage key
 SELECT pg_catalog.concat_ws(' ', '{statement}', $2,
     CASE
-        WHEN lock.expires_at_ms > now_ms - {tolerance_ms} THEN 'held'
+        WHEN {live_then} THEN 'held'
         WHEN lock.expires_at_ms < now_ms - {cleanup_guard_ms} THEN 'stale'
         ELSE 'free'
     END)

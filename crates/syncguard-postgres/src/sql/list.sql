@@ -9,7 +9,7 @@ WITH found AS (
         SELECT key, expires_at_ms, acquired_at_ms, fence, lock_id, user_key
         FROM {locks} WHERE key > $2 ORDER BY key LIMIT {look_at}
     ) AS next_rows
-    WHERE expires_at_ms > {now_ms} - {tolerance_ms}
+    WHERE {live}
       AND pg_catalog.starts_with(key, $3) AND pg_catalog.starts_with(user_key, $4)
     ORDER BY key LIMIT $5
 )

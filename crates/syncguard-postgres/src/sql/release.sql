@@ -5,7 +5,7 @@ WITH deleted AS (
     -- row. RETURNING reads the clock after that wait.
     DELETE FROM {locks}
     WHERE lock_id = $2 AND $1 = '{statement}'{commit}
-    RETURNING CASE WHEN expires_at_ms > {now_ms} - {tolerance_ms} THEN 'released'
+    RETURNING CASE WHEN {live} THEN 'released'
               ELSE 'expired' END AS verdict{wake}
 )
 SELECT pg_catalog.concat_ws(' ', '{statement}', $2, coalesce((SELECT verdict FROM deleted), 'absent'))

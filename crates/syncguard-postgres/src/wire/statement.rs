@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
-use syncguard_core::backend::{FENCE_MAX, MAX_PAGE_SIZE, TIME_TOLERANCE_MS};
+use syncguard_core::backend::{CLEANUP_GUARD_MS, FENCE_MAX, MAX_PAGE_SIZE, TIME_TOLERANCE_MS};
 use syncguard_core::{LockError, hash_key};
 
 use crate::names::Names;
 use crate::record::unreadable;
-
-/// Milliseconds after its expiry before which a row is never deleted by a clean-up.
-const CLEANUP_GUARD_MS: i64 = 2_000;
 
 /// The longest that an acquire may wait in the server and still be granted, in milliseconds.
 ///
@@ -32,14 +29,16 @@ const IN_TIME: &str = "pg_catalog.clock_timestamp() - pg_catalog.statement_times
 const IN_TIME_AT_ALL: &str = "pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp() \
                               < {max_wait_ms} * interval '1 millisecond'";
 
-/// In acquire's upsert: whether the row that is there may be replaced.
-const DEAD: &str = "lock.expires_at_ms <= excluded.acquired_at_ms - {tolerance_ms}";
+/// Whether an expiry is live by a clock: `is_live` of the core, in SQL.
+fn live(expires_at_ms: &str, now_ms: &str) -> String {
+    format!("({expires_at_ms} > {now_ms} - {TIME_TOLERANCE_MS})")
+}
 
 /// In acquire: the reply if a live lock was there. Idempotent: the id that holds the key gets the same grant
 /// again. Others get in how many milliseconds this statement would find the lock dead.
 const LIVE_REPLY: &str = "CASE WHEN lock_id = $2 \
     THEN pg_catalog.concat_ws(' ', 'granted', expires_at_ms, fence) \
-    ELSE pg_catalog.concat_ws(' ', 'locked', greatest(expires_at_ms - ({now_ms} - {tolerance_ms}), 1)) \
+    ELSE pg_catalog.concat_ws(' ', 'locked', greatest(expires_at_ms - {now_ms} + {tolerance_ms}, 1)) \
     END";
 
 /// In release: notifies those who wait for a key of the same slot, if anyone does. A caller that waits
@@ -139,7 +138,17 @@ fn fill_in(template: &str, names: &Names) -> String {
         .join(" ")
         .replace("{in_time}", IN_TIME)
         .replace("{in_time_at_all}", IN_TIME_AT_ALL)
-        .replace("{dead}", DEAD)
+        // In acquire's upsert: whether the row that is there may be replaced.
+        .replace(
+            "{dead}",
+            &format!(
+                "NOT {}",
+                live("lock.expires_at_ms", "excluded.acquired_at_ms")
+            ),
+        )
+        .replace("{live}", &live("expires_at_ms", NOW_MS))
+        // By a clock that the statement has read before, so that all of its parts agree.
+        .replace("{live_then}", &live("expires_at_ms", "now_ms"))
         .replace("{live_reply}", LIVE_REPLY)
         .replace("{now_ms}", NOW_MS)
         .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())

@@ -11,6 +11,7 @@ use fred::types::{ClusterHash, CustomCommand, RespVersion, Value};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use syncguard_core::LockError;
+use syncguard_core::backend::Throttle;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -19,13 +20,14 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::connect;
 use crate::error::{CommandError, still_in_flight};
-use crate::pace::Pace;
 use crate::wire::gather::{Admission, Batch, CALLS_IN_FLIGHT, Driver, Gate, Reply, ScriptCall};
 use crate::wire::keep_alive::keep_alive;
 use crate::wire::spawn_on_drop::SpawnOnDrop;
 
 /// How long a call may wait for another connection after the wrong server refused it.
 const LONGEST_DEPARTURE: Duration = Duration::from_secs(1);
+/// The shortest time between two such reconnections.
+const DEPARTURE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One connection or several, shared by the clones of a backend.
 #[derive(Clone)]
@@ -43,7 +45,7 @@ struct Shared {
     /// Watches that connection.
     watching: Option<Watching>,
     /// Reconnections that leave a server that turned out to be the wrong one.
-    departures: Pace,
+    departures: Throttle,
     /// Calls in flight. After it is closed, no call can start.
     in_flight: TaskTracker,
 }
@@ -112,7 +114,7 @@ impl Clients {
             home: connection.as_ref().and(Handle::try_current().ok()),
             connection,
             watching,
-            departures: Pace::default(),
+            departures: Throttle::new(DEPARTURE_INTERVAL),
             in_flight: TaskTracker::new(),
         }))
     }

@@ -4,14 +4,11 @@ use std::sync::Arc;
 
 use sqlx::sqlite::SqliteArguments;
 use sqlx::{Arguments as _, AssertSqlSafe, SqlSafeStr as _, SqlStr};
-use syncguard_core::backend::{FENCE_MAX, MAX_PAGE_SIZE, TIME_TOLERANCE_MS};
+use syncguard_core::backend::{CLEANUP_GUARD_MS, FENCE_MAX, MAX_PAGE_SIZE, TIME_TOLERANCE_MS};
 
 use crate::error::Stage;
 use crate::names::Names;
 use crate::schema::DDL;
-
-/// Milliseconds after its expiry before which a row is never deleted by a purge.
-const CLEANUP_GUARD_MS: i64 = 2_000;
 
 /// The machine's system time. SQLite reads it once in a step of a statement, when it is first needed: in a
 /// transaction that writes, after the write lock was granted. The value is whole milliseconds as a float

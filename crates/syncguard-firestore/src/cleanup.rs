@@ -1,11 +1,8 @@
 //! Deleting locks that expired long ago, and nothing else.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
 use gcloud_sdk::google::firestore::v1::Write;
 use syncguard_core::LockError;
-use syncguard_core::backend::{DEFAULT_OPERATION_TIMEOUT, TIME_TOLERANCE_MS};
+use syncguard_core::backend::{CLEANUP_GUARD_MS, DEFAULT_OPERATION_TIMEOUT};
 use tokio::time::Instant;
 
 use crate::FirestoreBackend;
@@ -13,41 +10,8 @@ use crate::backend::Snapshot;
 use crate::error;
 use crate::record::{LockDocument, Version, delete};
 
-/// How long a lock must have been expired: a second beyond the tolerance by a client's clock, which
-/// makes the 2 s that server time requires.
-const GUARD_MS: i64 = TIME_TOLERANCE_MS + 1_000;
-
 /// The most locks that one read returns and one batch deletes. Firestore accepts 500 writes.
 const PAGE: u32 = 300;
-
-/// Time between two deletions that `is_locked` starts.
-const CLEAN_UP_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Whether `is_locked` deletes expired locks, and when it last did. Clones share that time.
-#[derive(Clone)]
-pub(crate) struct CleanUp {
-    pub(crate) enabled: bool,
-    last: Arc<Mutex<Option<Instant>>>,
-}
-
-impl CleanUp {
-    pub(crate) fn new(enabled: bool) -> Self {
-        Self {
-            enabled,
-            last: Arc::default(),
-        }
-    }
-
-    /// Whether one may start now; if so, it counts as started.
-    fn start(&self) -> bool {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = last.is_none_or(|last| last.elapsed() >= CLEAN_UP_INTERVAL);
-        if due {
-            *last = Some(Instant::now());
-        }
-        due
-    }
-}
 
 impl FirestoreBackend {
     /// Deletes at most `limit` locks that have been expired for more than 2 s, and returns how many.
@@ -76,12 +40,12 @@ impl FirestoreBackend {
     /// Starts the deletion of a lock that has expired long ago, if that is enabled and no deletion was
     /// started within the last second.
     pub(crate) fn clean_up(&self, snapshot: &Snapshot) {
-        if !self.clean_up.enabled {
+        let Some(throttle) = &self.cleanups else {
             return;
-        }
+        };
         // A malformed document belongs to someone else.
         let writes = deletions(snapshot).unwrap_or_default();
-        if writes.is_empty() || !self.clean_up.start() {
+        if writes.is_empty() || !throttle.is_due() {
             return;
         }
         let wire = self.wire.clone();
@@ -98,7 +62,7 @@ fn deletions(snapshot: &Snapshot) -> Result<Vec<Write>, LockError> {
     let mut writes = Vec::new();
     for document in &snapshot.documents {
         let lock = LockDocument::parse(document)?;
-        if snapshot.moment.now_ms.saturating_sub(lock.expires_at_ms) > GUARD_MS {
+        if snapshot.moment.now_ms.saturating_sub(lock.expires_at_ms) > CLEANUP_GUARD_MS {
             writes.push(delete(document.name.clone(), Version::of(document)?));
         }
     }
