@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use syncguard_core::backend::{AcquireResult, LockBackend as _, Lookup};
+use syncguard_core::backend::{LockBackend as _, Lookup};
 use syncguard_core::{ErrorCode, Locks};
 use tonic::Code;
 
@@ -232,26 +232,6 @@ async fn conflicts_are_read_again_and_not_for_ever() {
     assert!(!error.outcome_unknown() && error.is_retryable());
 }
 
-#[tokio::test]
-async fn an_acquire_delivered_twice_is_one_grant() {
-    let database = Database::new();
-    let (backend, other, this) = (database.backend().await, database.backend().await, id());
-    for n in 0..10 {
-        let key = key(&format!("k{n}"));
-        let (first, second) = tokio::join!(
-            backend.acquire(acquire(&key, &this, ttl(60_000))),
-            other.acquire(acquire(&key, &this, ttl(60_000)))
-        );
-        let (first, second) = (
-            first.unwrap().granted().unwrap(),
-            second.unwrap().granted().unwrap(),
-        );
-        assert_eq!(first, second);
-        assert_eq!(first.fence.get(), 1);
-        assert!(released(&backend, &this).await);
-    }
-}
-
 /// No guard is made of a lease that has expired; the background releases the lock.
 #[tokio::test]
 async fn a_grant_that_arrives_after_its_expiry_is_released() {
@@ -265,22 +245,6 @@ async fn a_grant_that_arrives_after_its_expiry_is_released() {
     assert!(error.outcome_unknown());
     locks.drain(Duration::from_secs(20)).await.unwrap();
     assert!(direct.list("locks").await.is_empty());
-}
-
-#[tokio::test]
-async fn an_acquire_whose_reply_is_lost_is_released() {
-    let direct = Database::new();
-    let (proxy, database) = Proxy::before(&direct).await;
-    let locks = Locks::builder(database.backend().await)
-        .operation_timeout(Duration::from_secs(2))
-        .build();
-    proxy.fail_next("Commit", Fault::AnsweredLate(Duration::from_secs(3_600)));
-    let attempt = locks.try_lock("k").ttl(Duration::from_secs(60)).await;
-    let error = attempt.unwrap_err();
-    assert_eq!(error.code(), ErrorCode::NetworkTimeout);
-    assert!(error.outcome_unknown());
-    locks.drain(Duration::from_secs(20)).await.unwrap();
-    let _ = take(&direct.backend().await, "k").await;
 }
 
 /// It locks nothing in the database between its read and its commit.
@@ -298,65 +262,6 @@ async fn a_holder_that_dies_between_read_and_commit_keeps_nobody_out() {
     let started = std::time::Instant::now();
     let _ = take(&direct.backend().await, "k").await;
     assert!(started.elapsed() < Duration::from_secs(5));
-}
-
-/// Twenty at once, in five rounds: no contender sees a conflict of commits.
-#[tokio::test]
-async fn losers_of_a_contended_key_see_locked() {
-    let database = Database::new();
-    let mut backends = Vec::new();
-    for _ in 0..20 {
-        backends.push(database.backend().await);
-    }
-    for round in 0..5 {
-        let mut contenders = tokio::task::JoinSet::new();
-        for backend in backends.clone() {
-            contenders.spawn(async move {
-                backend
-                    .acquire(acquire(&key("k"), &id(), ttl(60_000)))
-                    .await
-            });
-        }
-        let answers = contenders.join_all().await;
-        let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
-        let granted: Vec<_> = answers
-            .into_iter()
-            .filter_map(AcquireResult::granted)
-            .collect();
-        assert_eq!(granted.len(), 1);
-        assert_eq!(granted[0].fence.get(), round + 1, "losers use no fence");
-        assert!(released(&backends[0], &granted[0].lock_id).await);
-    }
-}
-
-/// One holder's extends, all at once: each loses one race at most.
-#[tokio::test]
-async fn extends_at_once_all_succeed() {
-    let (proxy, database) = Proxy::before(&Database::new()).await;
-    let backend = database.backend().await;
-    let grant = take(&backend, "k").await;
-    let _ = proxy.requests();
-    let mut extends = tokio::task::JoinSet::new();
-    for n in 0..16 {
-        let backend = backend.clone();
-        extends.spawn(async move {
-            backend
-                .extend(extend(&grant.lock_id, ttl(30_000 + n * 1_000)))
-                .await
-        });
-    }
-    let answers = extends.join_all().await;
-    let ends: Vec<_> = answers
-        .into_iter()
-        .map(|answer| answer.unwrap().expires_at_ms().unwrap())
-        .collect();
-    let info = backend
-        .lookup_raw(lookup(Lookup::Key(&key("k"))))
-        .await
-        .unwrap()
-        .unwrap();
-    assert!(ends.contains(&info.expires_at_ms));
-    assert_eq!(info.fence, grant.fence);
 }
 
 /// A future has room for all that is nested in it, and takes that room on the stack when it moves.

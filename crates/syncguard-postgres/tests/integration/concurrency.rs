@@ -1,11 +1,9 @@
 //! Many at once: contenders see `Acquired` or `Locked`, and nothing stays behind.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sqlx::AssertSqlSafe;
 use syncguard_core::backend::Lookup;
 use syncguard_core::{ErrorCode, LockOptions, Locks};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
@@ -55,114 +53,6 @@ async fn contenders_under_a_stricter_isolation_see_acquired_or_locked() {
         }
         assert!(history.grants() >= 1);
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn of_simultaneous_contenders_exactly_one_wins() {
-    let fixture = Fixture::new().await;
-    let backend = fixture
-        .another_backend(PostgresOptions::new().max_connections(16))
-        .await;
-    for round in 0..100 {
-        let key = key(&format!("race:{round}"));
-        let attempts = (0..16).map(|_| {
-            let (backend, key) = (backend.clone(), key.clone());
-            tokio::spawn(async move { backend.acquire(&key, &id(), ttl(60_000)).await.unwrap() })
-        });
-        let answers = join_all(attempts).await;
-        let granted = answers
-            .into_iter()
-            .filter_map(|answer| answer.unwrap().granted());
-        assert_eq!(granted.count(), 1);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn many_tasks_on_few_keys_lose_no_lock() {
-    const TASKS: usize = 64;
-    const CYCLES: usize = 200;
-    let fixture = Fixture::new().await;
-    let released = Arc::new(AtomicUsize::new(0));
-    let histories: Arc<Vec<History>> = Arc::new((0..16).map(|_| History::default()).collect());
-    let tasks = (0..TASKS).map(|task| {
-        let (backend, released) = (fixture.backend.clone(), released.clone());
-        let histories = histories.clone();
-        tokio::spawn(async move {
-            for cycle in 0..CYCLES {
-                let index = (task + cycle) % 16;
-                let (key, id) = (key(&format!("few:{index}")), id());
-                let Some(grant) = backend
-                    .acquire(&key, &id, ttl(60_000))
-                    .await
-                    .unwrap()
-                    .granted()
-                else {
-                    continue;
-                };
-                let history = &histories[index];
-                let acquired_at_ms = grant.expires_at_ms - 60_000;
-                history.granted(id, grant.fence.get(), acquired_at_ms, grant.expires_at_ms);
-                history.releasing(id);
-                assert!(
-                    backend.release(&id).await.unwrap().is_released(),
-                    "a lost lock"
-                );
-                released.fetch_add(1, Ordering::Relaxed);
-            }
-        })
-    });
-    for task in join_all(tasks).await {
-        task.unwrap();
-    }
-    assert_eq!(fixture.number("SELECT count(*) FROM {locks}").await, 0);
-    assert!(
-        released.load(Ordering::Relaxed) > 16,
-        "it was a test of something"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn acquires_that_are_timed_out_at_any_moment_leave_no_lock() {
-    let fixture = Fixture::new().await;
-    let tasks = (0..8_u64).map(|task| {
-        let locks = fixture.locks.clone();
-        tokio::spawn(async move {
-            let mut granted = 0;
-            for round in 0..250 {
-                let (key, patience) = if round == 249 {
-                    // However slow the machine is, some must come through.
-                    (format!("patient:{task}"), MINUTE)
-                } else {
-                    // 0.1 to 50 ms, most of them about as long as an acquire takes.
-                    let micros = 100 + (round * 8 + task) * (round * 8 + task) * 499 / 40_000;
-                    let key = format!("hasty:{}", (task + round) % 16);
-                    (key, Duration::from_micros(micros))
-                };
-                let attempt = locks.try_lock(&key).ttl(MINUTE);
-                let attempt = tokio::time::timeout(patience, attempt).await;
-                // Dropping a guard releases it, too.
-                if let Ok(Ok(Some(_guard))) = attempt {
-                    granted += 1;
-                }
-            }
-            granted
-        })
-    });
-    let granted: u32 = join_all(tasks)
-        .await
-        .into_iter()
-        .map(|task| task.unwrap())
-        .sum();
-    fixture.locks.drain(Duration::from_secs(30)).await.unwrap();
-    assert_eq!(
-        fixture.number("SELECT count(*) FROM {locks}").await,
-        0,
-        "no key waits for a TTL"
-    );
-    assert!(
-        (1..2_000).contains(&granted),
-        "some came through, some did not: {granted}"
-    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -269,41 +159,4 @@ async fn an_acquire_abandoned_while_it_waits_in_the_server_is_not_granted_later(
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(fixture.number("SELECT count(*) FROM {locks}").await, 0);
-}
-
-#[tokio::test]
-async fn futures_of_release_dropped_at_any_poll_free_the_key() {
-    let fixture = Fixture::new().await;
-    let locks = &fixture.locks;
-    for polls in 0.. {
-        let guard = locks
-            .try_lock("dropped")
-            .ttl(MINUTE)
-            .await
-            .unwrap()
-            .expect("it was freed");
-        let mut release = Box::pin(guard.release());
-        let mut finished = false;
-        for _ in 0..polls {
-            finished = std::future::poll_fn(|context| {
-                std::task::Poll::Ready(release.as_mut().poll(context).is_ready())
-            })
-            .await;
-            if finished {
-                break;
-            }
-            tokio::time::sleep(Duration::from_micros(300)).await;
-        }
-        drop(release);
-        locks.drain(Duration::from_secs(5)).await.unwrap();
-        let sql = fixture.filled("SELECT count(*) FROM {locks}");
-        let left: i64 = sqlx::query_scalar(AssertSqlSafe(sql))
-            .fetch_one(&fixture.sql)
-            .await
-            .unwrap();
-        assert_eq!(left, 0, "dropped after {polls} polls");
-        if finished {
-            return;
-        }
-    }
 }

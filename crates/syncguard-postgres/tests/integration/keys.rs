@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use syncguard_core::{ErrorCode, LockKey};
+use syncguard_core::LockKey;
 use syncguard_postgres::PostgresOptions;
 
 use crate::common::Fixture;
@@ -82,19 +82,6 @@ fn awkward_keys() -> Vec<String> {
     keys.push("x".repeat(512));
     keys.push("🔒".repeat(128));
     keys
-}
-
-#[tokio::test]
-async fn a_key_with_u_0000_is_refused() {
-    let fixture = Fixture::new().await;
-    let error = fixture
-        .locks
-        .try_lock("a\0b")
-        .ttl(MINUTE)
-        .await
-        .unwrap_err();
-    assert_eq!(error.code(), ErrorCode::InvalidArgument);
-    assert!(fixture.lock_rows().await.is_empty());
 }
 
 #[tokio::test]

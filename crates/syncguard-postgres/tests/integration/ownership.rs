@@ -4,45 +4,10 @@ use std::time::Duration;
 
 use syncguard_core::backend::{FailureReason, Lookup};
 use syncguard_core::{ExtendResult, ReleaseResult};
-use syncguard_postgres::PostgresOptions;
 
 use crate::common::{BareCalls as _, Fixture, id, key, ttl};
 
 const MINUTE: Duration = Duration::from_secs(60);
-
-#[tokio::test]
-async fn an_owner_that_overran_does_not_touch_its_successor() {
-    let fixture = Fixture::new().await;
-    let overrun = fixture
-        .locks
-        .try_lock("report")
-        .ttl(MINUTE)
-        .await
-        .unwrap()
-        .unwrap()
-        .detach();
-    fixture.age("report", Duration::from_millis(1_001)).await;
-    let next = fixture
-        .locks
-        .try_lock("report")
-        .ttl(MINUTE)
-        .await
-        .unwrap()
-        .unwrap();
-    assert!(next.fence() > overrun.fence());
-    let released = fixture.locks.release(overrun.lock_id()).await.unwrap();
-    assert!(!released.is_released());
-    let extended = fixture
-        .locks
-        .extend(overrun.lock_id(), MINUTE)
-        .await
-        .unwrap();
-    assert_eq!(extended.expires_at_ms(), None);
-    let info = fixture.locks.get_by_key("report").await.unwrap().unwrap();
-    assert_eq!(info.fence, next.fence());
-    assert_eq!(info.expires_at_ms, next.expires_at_ms());
-    assert!(next.release().await.unwrap().is_released());
-}
 
 #[tokio::test]
 async fn a_failed_release_or_extend_says_why() {
@@ -100,35 +65,6 @@ async fn within_the_tolerance_the_owner_may_extend_and_others_may_not_acquire() 
 }
 
 #[tokio::test]
-async fn an_extend_may_shorten_and_keeps_the_rest() {
-    let fixture = Fixture::new().await;
-    let guard = fixture
-        .locks
-        .try_lock("shorter")
-        .ttl(MINUTE)
-        .await
-        .unwrap()
-        .unwrap();
-    let before = fixture
-        .locks
-        .get_by_id(guard.lock_id())
-        .await
-        .unwrap()
-        .unwrap();
-    let extended = guard.extend(Duration::from_secs(5)).await.unwrap();
-    let after = fixture
-        .locks
-        .get_by_id(guard.lock_id())
-        .await
-        .unwrap()
-        .unwrap();
-    assert_eq!(extended.expires_at_ms(), Some(after.expires_at_ms));
-    assert!(after.expires_at_ms < before.expires_at_ms);
-    assert_eq!(after.acquired_at_ms, before.acquired_at_ms);
-    assert_eq!(after.fence, before.fence);
-}
-
-#[tokio::test]
 async fn a_lock_removed_behind_its_owners_back_is_not_held() {
     let fixture = Fixture::new().await;
     let guard = fixture
@@ -142,22 +78,4 @@ async fn a_lock_removed_behind_its_owners_back_is_not_held() {
     assert_eq!(guard.extend(MINUTE).await.unwrap().expires_at_ms(), None);
     assert!(!guard.is_valid());
     assert!(fixture.lock_rows().await.is_empty());
-}
-
-#[tokio::test]
-async fn any_task_and_any_client_may_release() {
-    let fixture = Fixture::new().await;
-    let lease = fixture
-        .locks
-        .try_lock("elsewhere")
-        .ttl(MINUTE)
-        .await
-        .unwrap()
-        .unwrap()
-        .detach();
-    let elsewhere = fixture.another(PostgresOptions::new()).await;
-    let text = lease.lock_id().as_str().to_owned();
-    let released = tokio::spawn(async move { elsewhere.release(text.as_str()).await });
-    assert!(released.await.unwrap().unwrap().is_released());
-    assert!(!fixture.locks.is_locked("elsewhere").await.unwrap());
 }

@@ -1,63 +1,27 @@
 //! Callers that go away and replies that come too late.
 
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, LockBackend, LookupRequest,
-    ReleaseRequest,
-};
-use syncguard_core::{
-    ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfoDebug, Locks, ReleaseResult,
-};
+use syncguard_core::{ErrorCode, Locks};
 use syncguard_redis::RedisBackend;
-use syncguard_testkit::RedisServer;
+use syncguard_testkit::{FaultProxy, Faults, Flow, RedisServer};
 
-use crate::common::{
-    BareCalls as _, Raw, connected, eventually, fresh, fresh_backend, millis, secs,
-};
-
-/// A network that delays the replies to acquires.
-#[derive(Debug)]
-struct Slow(RedisBackend, Duration);
-
-impl LockBackend for Slow {
-    type Fence = Fence;
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-
-    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
-        let answer = self.0.acquire(request).await;
-        tokio::time::sleep(self.1).await;
-        answer
-    }
-
-    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
-        self.0.release(request).await
-    }
-
-    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
-        self.0.extend(request).await
-    }
-
-    async fn lookup_raw(
-        &self,
-        request: LookupRequest<'_>,
-    ) -> Result<Option<LockInfoDebug>, LockError> {
-        self.0.lookup_raw(request).await
-    }
-}
+use crate::common::{Raw, connected, eventually, fresh};
 
 #[tokio::test]
 async fn a_reply_past_the_ttl_is_an_error_and_the_lock_is_released() {
     let server = RedisServer::start().unwrap();
     let raw = Raw::connect(&server.url()).await;
-    let backend = connected(&server).await;
-    let slow = Locks::new(Slow(backend, Duration::from_millis(600)));
+    let proxy = FaultProxy::start(server.port()).unwrap();
+    let url = format!("redis://{}", proxy.address());
+    let slow = Locks::new(RedisBackend::connect(&url).await.unwrap());
+    // From now on the server knows the scripts.
+    let guard = slow.lock("k").await.unwrap();
+    assert!(guard.release().await.unwrap().is_released());
+    proxy.set(Faults {
+        replies: Flow::Delay(Duration::from_millis(600)),
+        ..Faults::NONE
+    });
     let attempt = tokio::spawn({
         let slow = slow.clone();
         async move {
@@ -123,92 +87,6 @@ async fn two_thousand_abandoned_acquires_leave_every_key_free() {
         .filter(|name| !name.starts_with("syncguard:fence:"))
         .count();
     assert_eq!(left, 0, "without waiting for any TTL");
-}
-
-#[tokio::test]
-async fn a_release_dropped_at_any_poll_still_frees_the_key() {
-    let (_server, backend, raw) = fresh_backend().await;
-    let locks = Locks::new(backend.clone());
-    for polls in 0.. {
-        let guard = locks
-            .try_lock("k")
-            .ttl(Duration::from_secs(3_600))
-            .await
-            .unwrap()
-            .unwrap();
-        let done = drop_after(guard.release(), polls).await;
-        locks.drain(Duration::from_secs(20)).await.unwrap();
-        eventually("the key is free", async || {
-            raw.get("syncguard:k").await.is_none()
-        })
-        .await;
-
-        let id = LockId::generate().unwrap();
-        let _ = backend.acquire_for("bare", &id, secs(3_600)).await.unwrap();
-        let bare_done = drop_after(locks.release(id), polls).await;
-        locks.drain(Duration::from_secs(20)).await.unwrap();
-        if polls > 0 {
-            let free = async || raw.get("syncguard:bare").await.is_none();
-            eventually("a release that was begun is finished", free).await;
-        } else {
-            assert!(
-                locks.release(id).await.unwrap().is_released(),
-                "it was never begun"
-            );
-        }
-        if done && bare_done {
-            assert!(polls > 1, "it was dropped on the way");
-            return;
-        }
-    }
-}
-
-/// Polls a future so many times and drops it. Returns whether it was done by then.
-async fn drop_after<T>(future: impl Future<Output = T>, polls: u32) -> bool {
-    let mut future = pin!(future);
-    for _ in 0..polls {
-        let mut context = Context::from_waker(Waker::noop());
-        if future.as_mut().poll(&mut context).is_ready() {
-            return true;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    false
-}
-
-#[tokio::test]
-async fn an_overrun_holder_does_not_release_its_successor() {
-    let (_server, backend, _raw) = fresh_backend().await;
-    let (first, second) = (LockId::generate().unwrap(), LockId::generate().unwrap());
-    let _ = backend.acquire_for("k", &first, millis(50)).await.unwrap();
-    eventually("it expires", async || {
-        matches!(
-            backend.acquire_for("k", &second, secs(60)).await.unwrap(),
-            AcquireResult::Acquired(_)
-        )
-    })
-    .await;
-    assert!(!backend.release_id(&first).await.unwrap().is_released());
-    assert!(backend.is_key_locked("k").await.unwrap());
-    assert!(backend.release_id(&second).await.unwrap().is_released());
-}
-
-#[tokio::test]
-async fn a_release_at_the_expiry_is_never_an_error() {
-    let (_server, backend, _raw) = fresh_backend().await;
-    for step in 0..40_u64 {
-        let id = LockId::generate().unwrap();
-        let begun = Instant::now();
-        let _ = backend.acquire_for("k", &id, millis(20)).await.unwrap();
-        let at = Duration::from_micros(15_000 + step * 250);
-        tokio::time::sleep(at.saturating_sub(begun.elapsed())).await;
-        let _ = backend.release_id(&id).await.unwrap();
-        assert!(!backend.release_id(&id).await.unwrap().is_released());
-        eventually("the key is free", async || {
-            !backend.is_key_locked("k").await.unwrap()
-        })
-        .await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
