@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::faults::{Connections, Faults, Flow};
 use crate::resp;
@@ -57,7 +57,8 @@ pub struct Struck {
 #[derive(Debug)]
 pub struct FaultProxy {
     slot: Slot,
-    control: Option<watch::Sender<Control>>,
+    control: Arc<watch::Sender<Control>>,
+    stop: Option<oneshot::Sender<()>>,
     counters: Arc<Counters>,
     thread: Option<JoinHandle<()>>,
 }
@@ -69,12 +70,18 @@ struct Control {
     faults: Faults,
     /// Connections of an earlier era are reset.
     era: u64,
+    /// Connections before this number hang.
+    lost: u64,
     /// How many of the held pieces pass, in the order in which they arrived.
     let_through: u64,
 }
 
+/// Reads the pieces of requests before faults apply to them: see [`FaultProxy::start_reading`].
+type Reader = Box<dyn FnMut(u64, &[u8]) -> Option<Faults> + Send>;
+
 #[derive(Debug, Default)]
 struct Counters {
+    connections: AtomicU64,
     delayed: AtomicU64,
     held: AtomicU64,
     reset: AtomicU64,
@@ -89,14 +96,29 @@ impl FaultProxy {
     /// # Errors
     /// If no port is free.
     pub fn start(upstream: u16) -> Result<Self> {
+        Self::start_reading(upstream, |_, _| None)
+    }
+
+    /// Starts a proxy that shows what clients send: `read` gets the number of the connection, from 0, and
+    /// each piece in its order, before faults apply to it. The faults that it returns replace those in
+    /// force.
+    ///
+    /// # Errors
+    /// If no port is free.
+    pub fn start_reading(
+        upstream: u16,
+        read: impl FnMut(u64, &[u8]) -> Option<Faults> + Send + 'static,
+    ) -> Result<Self> {
         let slot = Slot::claim()?;
         let own = loopback(slot.port());
-        let (control, receiver) = watch::channel(Control {
+        let control = Arc::new(watch::Sender::new(Control {
             upstream: loopback(upstream),
             faults: Faults::NONE,
             era: 0,
+            lost: 0,
             let_through: 0,
-        });
+        }));
+        let (stop, stopped) = oneshot::channel();
         let counters = Arc::new(Counters::default());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -108,21 +130,26 @@ impl FaultProxy {
         listener.set_nonblocking(true)?;
         let proxy = Proxy {
             own,
-            control: receiver,
+            control: Arc::clone(&control),
             counters: Arc::clone(&counters),
+            reader: Arc::new(Mutex::new(Box::new(read))),
         };
         let thread = thread::Builder::new()
             .name("fault-proxy".into())
             .spawn(move || {
                 runtime.block_on(async move {
                     if let Ok(listener) = TcpListener::from_std(listener) {
-                        proxy.run(listener).await;
+                        tokio::select! {
+                            () = proxy.run(listener) => {}
+                            _ = stopped => {}
+                        }
                     }
                 });
             })?;
         Ok(Self {
             slot,
-            control: Some(control),
+            control,
+            stop: Some(stop),
             counters,
             thread: Some(thread),
         })
@@ -142,24 +169,33 @@ impl FaultProxy {
 
     /// Replaces the current faults.
     pub fn set(&self, faults: Faults) {
-        self.update(|control| control.faults = faults);
+        self.control.send_modify(|control| control.faults = faults);
     }
 
     /// Resets all existing connections. The current faults apply to new ones.
     pub fn reset_all(&self) {
-        self.update(|control| control.era += 1);
+        self.control.send_modify(|control| control.era += 1);
+    }
+
+    /// Loses all existing connections as a firewall does: no byte passes any more, and none is closed. New
+    /// ones work.
+    pub fn lose_all(&self) {
+        let lost = self.counters.connections.load(Ordering::Relaxed);
+        self.control.send_modify(|control| control.lost = lost);
     }
 
     /// Forwards new connections to another loopback port, as an address does after a failover. Existing
     /// connections stay.
     pub fn lead_to(&self, upstream: u16) {
-        self.update(|control| control.upstream = loopback(upstream));
+        self.control
+            .send_modify(|control| control.upstream = loopback(upstream));
     }
 
     /// Lets the first `held` of the [held](Flow::Hold) pieces pass; later ones still wait. Get the number
     /// from an earlier [`struck`](Self::struck).
     pub fn let_through(&self, held: u64) {
-        self.update(|control| control.let_through = held);
+        self.control
+            .send_modify(|control| control.let_through = held);
     }
 
     /// How often faults have taken effect so far.
@@ -175,19 +211,11 @@ impl FaultProxy {
             duplicated: read(&self.counters.duplicated),
         }
     }
-
-    fn update(&self, change: impl FnOnce(&mut Control)) {
-        // It is `Some` until drop.
-        if let Some(control) = &self.control {
-            control.send_modify(change);
-        }
-    }
 }
 
 impl Drop for FaultProxy {
     fn drop(&mut self) {
-        // The proxy stops once its control is dropped.
-        self.control = None;
+        self.stop = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -197,8 +225,9 @@ impl Drop for FaultProxy {
 #[derive(Clone)]
 struct Proxy {
     own: SocketAddr,
-    control: watch::Receiver<Control>,
+    control: Arc<watch::Sender<Control>>,
     counters: Arc<Counters>,
+    reader: Arc<Mutex<Reader>>,
 }
 
 /// A connection ends without both sides closing it: it is reset.
@@ -217,8 +246,9 @@ enum Direction {
 }
 
 impl Proxy {
-    /// Runs until the control is dropped. The connections end with the runtime.
-    async fn run(mut self, first: TcpListener) {
+    /// Runs for ever. The connections end with the runtime.
+    async fn run(self, first: TcpListener) {
+        let mut control = self.control.subscribe();
         let mut listener = Some(first);
         loop {
             let refuses = self.faults().connections == Connections::Refuse;
@@ -229,7 +259,7 @@ impl Proxy {
             }
             let retry = Duration::from_millis(if refuses { 1_000 } else { 5 });
             tokio::select! {
-                changed = self.control.changed() => if changed.is_err() { return },
+                _ = control.changed() => {}
                 client = accept(listener.as_ref(), retry) => if let Some(client) = client {
                     tokio::spawn(self.clone().serve(client));
                 },
@@ -246,6 +276,7 @@ impl Proxy {
     }
 
     async fn serve(self, mut client: TcpStream) {
+        let number = self.counters.connections.fetch_add(1, Ordering::Relaxed);
         if self.faults().connections == Connections::HalfOpen {
             count(&self.counters.half_open);
             self.until_not(|faults| faults.connections == Connections::HalfOpen)
@@ -261,13 +292,17 @@ impl Proxy {
             let (server_reads, server_writes) = server.split();
             let both_ways = async {
                 tokio::try_join!(
-                    self.pump(Direction::Requests, client_reads, server_writes),
-                    self.pump(Direction::Replies, server_reads, client_writes),
+                    self.pump(number, Direction::Requests, client_reads, server_writes),
+                    self.pump(number, Direction::Replies, server_reads, client_writes),
                 )
             };
             tokio::select! {
                 ended = both_ways => ended.map(drop),
                 () = self.until_cut() => Err(Broken),
+                () = self.until_lost(number) => {
+                    self.until_cut().await;
+                    Err(Broken)
+                }
             }
         };
         if ended.is_err() {
@@ -279,6 +314,7 @@ impl Proxy {
     /// Forwards one direction until its source closes it.
     async fn pump(
         &self,
+        number: u64,
         direction: Direction,
         mut from: ReadHalf<'_>,
         mut to: WriteHalf<'_>,
@@ -287,6 +323,9 @@ impl Proxy {
         loop {
             let length = from.read(&mut buffer).await?;
             let bytes = buffer.get(..length).unwrap_or_default();
+            if matches!(direction, Direction::Requests) {
+                self.show(number, bytes);
+            }
             match self.once_not_held(direction).await? {
                 Flow::Pass | Flow::Hold => {}
                 Flow::Delay(by) => {
@@ -319,9 +358,16 @@ impl Proxy {
         }
     }
 
+    fn show(&self, number: u64, bytes: &[u8]) {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(faults) = reader(number, bytes) {
+            self.control.send_modify(|control| control.faults = faults);
+        }
+    }
+
     /// Waits while a piece that arrived is held; returns what happens to it then.
     async fn once_not_held(&self, direction: Direction) -> Result<Flow, Broken> {
-        let mut control = self.control.clone();
+        let mut control = self.control.subscribe();
         let number = match direction.flow(self.faults()) {
             Flow::Hold => 1 + self.counters.held.fetch_add(1, Ordering::Relaxed),
             _ => u64::MAX,
@@ -341,13 +387,19 @@ impl Proxy {
 
     /// Resolves once `is` no longer applies to the faults, or the proxy stops.
     async fn until_not(&self, is: impl Fn(Faults) -> bool) {
-        let mut control = self.control.clone();
+        let mut control = self.control.subscribe();
         let _ = control.wait_for(|control| !is(control.faults)).await;
+    }
+
+    /// Resolves once the connection is lost.
+    async fn until_lost(&self, number: u64) {
+        let mut control = self.control.subscribe();
+        let _ = control.wait_for(|control| number < control.lost).await;
     }
 
     /// Resolves once connections that exist now have to be reset.
     async fn until_cut(&self) {
-        let mut control = self.control.clone();
+        let mut control = self.control.subscribe();
         let era = control.borrow().era;
         let _ = control
             .wait_for(|control| {

@@ -44,7 +44,7 @@ fn seen(error: &LockError) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropped_calls_reset_no_stream_and_leave_nothing() {
     let database = Database::new();
-    let relay = Relay::to(&database.host).await;
+    let relay = Relay::to(&database.host);
     let locks = through(&relay, &database, PATIENCE).await;
     let held = locks
         .try_lock("held")
@@ -82,7 +82,7 @@ async fn dropped_calls_reset_no_stream_and_leave_nothing() {
 #[tokio::test]
 async fn a_dropped_call_ends_by_its_deadline() {
     let (proxy, database) = Proxy::before(&Database::new()).await;
-    let relay = Relay::to(&database.host).await;
+    let relay = Relay::to(&database.host);
     let locks = through(&relay, &database, Duration::from_secs(2)).await;
     proxy.fail_next(GET, Fault::Lost);
     let started = Instant::now();
@@ -102,7 +102,7 @@ async fn a_dropped_call_ends_by_its_deadline() {
 #[tokio::test]
 async fn a_connection_that_is_lost_without_notice_fails_one_operation() {
     let database = Database::new();
-    let relay = Relay::to(&database.host).await;
+    let relay = Relay::to(&database.host);
     let locks = through(&relay, &database, Duration::from_secs(3)).await;
     assert!(!locks.is_locked("k").await.unwrap());
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -116,7 +116,7 @@ async fn a_connection_that_is_lost_without_notice_fails_one_operation() {
 #[tokio::test]
 async fn an_address_that_leads_to_another_server_after_a_failover() {
     let database = Database::new();
-    let relay = Relay::to(&database.host).await;
+    let relay = Relay::to(&database.host);
     let locks = through(&relay, &database, Duration::from_secs(3)).await;
     let held = locks.try_lock("held").ttl(MINUTE).await.unwrap().unwrap();
     let standby = tokio::task::spawn_blocking(FirestoreEmulator::start).await;

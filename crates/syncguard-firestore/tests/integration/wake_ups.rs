@@ -195,7 +195,7 @@ async fn a_stream_that_is_cut_costs_a_poll_and_comes_back() {
 #[tokio::test]
 async fn a_watch_on_a_connection_that_was_lost_without_notice_is_lost() {
     let database = listening().await;
-    let relay = Relay::to(&database.host).await;
+    let relay = Relay::to(&database.host);
     let behind = Database {
         host: relay.host.clone(),
         project: database.project.clone(),

@@ -179,7 +179,7 @@ async fn after_a_failover_the_third_operation_at_the_latest_works() {
         .unwrap();
     promoted.setup_schema().await.unwrap();
 
-    let (wire, url) = Wire::to(&old.url()).await;
+    let (wire, url) = Wire::to(&old.url());
     let url = format!("{url}?application_name=failover");
     let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
     // As many connections as it may have.

@@ -198,7 +198,7 @@ async fn an_operation_dropped_in_its_transaction_leaves_none_open() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_vanishes_before_its_commit_blocks_the_key_for_a_short_time() {
     let pooled = pooled().await;
-    let (wire, url) = Wire::to(&pooled.bouncer.url()).await;
+    let (wire, url) = Wire::to(&pooled.bouncer.url());
     let options = PostgresOptions::new().transaction_pooler(true);
     let options = pooled.fixture.named(options);
     let vanishing = PostgresBackend::connect_with(&url, options).await.unwrap();

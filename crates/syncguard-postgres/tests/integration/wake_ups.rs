@@ -182,7 +182,7 @@ async fn a_watching_connection_that_ends_costs_a_poll_and_comes_back() {
 #[tokio::test]
 async fn a_watch_whose_server_is_silent_is_lost() {
     let (_server, fixture) = server().await;
-    let (wire, url) = Wire::to(&fixture.url).await;
+    let (wire, url) = Wire::to(&fixture.url);
     let options = fixture.named(PostgresOptions::new());
     let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
     let _holder = granted(&fixture.locks, "k").await;
@@ -239,7 +239,7 @@ async fn without_the_permission_to_mark_a_caller_polls() {
 #[tokio::test]
 async fn without_the_permission_to_notify_a_release_succeeds_and_callers_poll() {
     let (_server, fixture) = server().await;
-    let (wire, url) = Wire::to(&fixture.url).await;
+    let (wire, url) = Wire::to(&fixture.url);
     let backend = without(&fixture, "pg_notify(text, text)", &url).await;
     for round in 0..3 {
         let id = id();

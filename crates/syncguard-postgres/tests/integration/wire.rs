@@ -13,7 +13,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// A backend behind a proxy, with one connection.
 async fn wired(fixture: &Fixture, options: PostgresOptions) -> (Wire, PostgresBackend) {
-    let (wire, url) = Wire::to(&fixture.url).await;
+    let (wire, url) = Wire::to(&fixture.url);
     let options = fixture.named(options.max_connections(1));
     let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
     (wire, backend)

@@ -313,3 +313,38 @@ fn what_is_no_script_passes_where_scripts_are_doubled() {
     assert_eq!(exchange(&mut connect(&proxy), "once").unwrap(), "once");
     assert_eq!(proxy.struck().duplicated, 0);
 }
+
+#[test]
+fn lost_connections_hang_and_new_ones_work() {
+    let (port, _arrivals) = echo();
+    let proxy = FaultProxy::start(port).unwrap();
+    let mut lost = connect(&proxy);
+    assert_eq!(exchange(&mut lost, "before").unwrap(), "before");
+    proxy.lose_all();
+    let mut new = connect(&proxy);
+    assert_eq!(exchange(&mut new, "after").unwrap(), "after");
+    lost.write_all(b"lost").unwrap();
+    assert!(hangs(&mut lost));
+    assert_eq!(exchange(&mut new, "still").unwrap(), "still");
+}
+
+#[test]
+fn a_reader_sees_what_clients_send_and_can_break_it() {
+    let (port, _arrivals) = echo();
+    let (shown, seen) = mpsc::channel();
+    let proxy = FaultProxy::start_reading(port, move |connection, bytes| {
+        shown.send((connection, bytes.to_vec())).unwrap();
+        (bytes == b"break").then_some(Faults::CUT_AT_REPLY)
+    });
+    let proxy = proxy.unwrap();
+    let mut first = connect(&proxy);
+    assert_eq!(exchange(&mut first, "one").unwrap(), "one");
+    let mut second = connect(&proxy);
+    assert_eq!(exchange(&mut second, "two").unwrap(), "two");
+    second.write_all(b"break").unwrap();
+    assert!(is_reset(&mut second));
+    let expected = [(0, "one"), (1, "two"), (1, "break")];
+    for (connection, text) in expected {
+        assert_eq!(seen.recv().unwrap(), (connection, text.as_bytes().to_vec()));
+    }
+}

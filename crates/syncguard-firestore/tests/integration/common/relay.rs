@@ -1,11 +1,9 @@
-//! [`Relay`]: a TCP path to the emulator. It counts HTTP/2 resets and can lose connections.
+//! [`Relay`]: the testkit's proxy before the emulator. It counts HTTP/2 resets.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use syncguard_testkit::FaultProxy;
 
 /// What a client sends before its first frame.
 const PREFACE: usize = 24;
@@ -15,85 +13,62 @@ const RST_STREAM: u8 = 3;
 
 pub struct Relay {
     pub host: String,
-    state: Arc<State>,
+    proxy: FaultProxy,
+    seen: Arc<Mutex<Seen>>,
 }
 
-struct State {
-    upstream: Mutex<String>,
-    connections: AtomicUsize,
-    resets: AtomicUsize,
-    /// Connections that are older than this number pass nothing any more.
-    lost: watch::Sender<usize>,
+#[derive(Default)]
+struct Seen {
+    connections: HashMap<u64, Frames>,
+    resets: usize,
 }
 
 impl Relay {
-    pub async fn to(upstream: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let host = listener.local_addr().unwrap().to_string();
-        let state = Arc::new(State {
-            upstream: Mutex::new(upstream.to_owned()),
-            connections: AtomicUsize::new(0),
-            resets: AtomicUsize::new(0),
-            lost: watch::Sender::new(0),
+    pub fn to(upstream: &str) -> Self {
+        let seen = Arc::<Mutex<Seen>>::default();
+        let reading = Arc::clone(&seen);
+        let proxy = FaultProxy::start_reading(port_of(upstream), move |connection, bytes| {
+            let mut seen = reading.lock().unwrap();
+            let resets = seen
+                .connections
+                .entry(connection)
+                .or_default()
+                .resets_in(bytes);
+            seen.resets += resets;
+            None
         });
-        let relay = Arc::clone(&state);
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(Arc::clone(&relay).pass(client));
-            }
-        });
-        Self { host, state }
+        let proxy = proxy.unwrap();
+        Self {
+            host: proxy.address(),
+            proxy,
+            seen,
+        }
     }
 
     /// The connections so far.
     pub fn connections(&self) -> usize {
-        self.state.connections.load(Ordering::SeqCst)
+        self.seen.lock().unwrap().connections.len()
     }
 
     /// The streams that clients have reset so far.
     pub fn resets(&self) -> usize {
-        self.state.resets.load(Ordering::SeqCst)
+        self.seen.lock().unwrap().resets
     }
 
     /// Loses the connections that exist now, as a firewall does: no byte passes, none is closed.
     pub fn lose_connections(&self) {
-        self.state.lost.send_replace(self.connections());
+        self.proxy.lose_all();
     }
 
     /// New connections lead to another server.
     pub fn lead_to(&self, upstream: &str) {
-        *self.state.upstream.lock().unwrap() = upstream.to_owned();
+        self.proxy.lead_to(port_of(upstream));
     }
 }
 
-impl State {
-    async fn pass(self: Arc<Self>, client: TcpStream) {
-        let number = self.connections.fetch_add(1, Ordering::SeqCst);
-        let upstream = self.upstream.lock().unwrap().clone();
-        let server = TcpStream::connect(upstream).await.unwrap();
-        let (mut client_reads, mut client_writes) = client.into_split();
-        let (mut server_reads, mut server_writes) = server.into_split();
-        let requests = async {
-            let mut frames = Frames::default();
-            let mut buffer = vec![0; 64 * 1024];
-            while let Ok(length @ 1..) = client_reads.read(&mut buffer).await {
-                let resets = frames.resets_in(&buffer[..length]);
-                self.resets.fetch_add(resets, Ordering::SeqCst);
-                if server_writes.write_all(&buffer[..length]).await.is_err() {
-                    break;
-                }
-            }
-        };
-        let replies = tokio::io::copy(&mut server_reads, &mut client_writes);
-        let mut lost = self.lost.subscribe();
-        let lost = async { drop(lost.wait_for(|lost| number < *lost).await) };
-        tokio::select! {
-            () = requests => return,
-            _ = replies => return,
-            () = lost => {}
-        }
-        std::future::pending::<()>().await;
-    }
+fn port_of(host: &str) -> u16 {
+    let (_, port) = host.rsplit_once(':').expect("a port");
+    port.parse().expect("a port")
 }
 
 /// The frames of one direction of a connection.
