@@ -11,7 +11,7 @@ use std::time::Duration;
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
     ListPage, ListRequest, LockBackend, LookupRequest, PreflightRequest, PurgeRequest,
-    ReleaseRequest, Reporter, Watch, WatchRequest,
+    ReleaseRequest, Reporter, TimeAuthority, Watch, WatchRequest,
 };
 use syncguard_core::observe::Operation;
 use syncguard_core::{
@@ -47,9 +47,19 @@ pub struct FaultyBackend {
     calls: Arc<Mutex<Vec<Operation>>>,
     in_flight: Arc<Mutex<Vec<Operation>>>,
     deaf: Arc<AtomicBool>,
+    /// That of another backend, which cannot list.
+    name: Option<&'static str>,
 }
 
 impl FaultyBackend {
+    /// A backend of another name, which cannot list.
+    pub fn named(name: &'static str) -> Self {
+        Self {
+            name: Some(name),
+            ..Self::default()
+        }
+    }
+
     /// Lets the next calls of an operation meet these faults, in order; later ones pass.
     pub fn plan(&self, operation: Operation, faults: impl IntoIterator<Item = Fault>) {
         self.plan
@@ -163,7 +173,10 @@ impl LockBackend for FaultyBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
+        match self.name {
+            Some(name) => Capabilities::new(name, TimeAuthority::Server),
+            None => self.store.capabilities(),
+        }
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
@@ -202,6 +215,9 @@ impl LockBackend for FaultyBackend {
     }
 
     async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
+        if self.name.is_some() {
+            return Ok(None);
+        }
         self.run(Operation::List, self.store.list(request)).await
     }
 

@@ -4,16 +4,9 @@ use std::future::IntoFuture as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, LockBackend, LookupRequest,
-    ReleaseRequest, TimeAuthority,
-};
 use syncguard_core::list::KeyPrefix;
 use syncguard_core::observe::{Observer, Operation, OperationEnd, OperationOutcome};
-use syncguard_core::{
-    CancellationToken, ErrorCode, ExtendResult, Fence, LockError, LockGuard, LockInfoDebug,
-    LockKey, Locks, ReleaseResult,
-};
+use syncguard_core::{CancellationToken, ErrorCode, LockGuard, LockKey, Locks};
 use syncguard_memory::MemoryBackend;
 
 use crate::common::{Fault, FaultyBackend};
@@ -131,44 +124,13 @@ impl Observer for Notes {
     }
 }
 
-/// A backend that cannot list.
-#[derive(Debug, Default)]
-struct Unlisted(MemoryBackend);
-
-impl LockBackend for Unlisted {
-    type Fence = Fence;
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::new("unlisted", TimeAuthority::Server)
-    }
-
-    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
-        self.0.acquire(request).await
-    }
-
-    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
-        self.0.release(request).await
-    }
-
-    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
-        self.0.extend(request).await
-    }
-
-    async fn lookup_raw(
-        &self,
-        request: LookupRequest<'_>,
-    ) -> Result<Option<LockInfoDebug>, LockError> {
-        self.0.lookup_raw(request).await
-    }
-}
-
 #[tokio::test]
 async fn every_page_is_observed() {
     let notes = Arc::<Notes>::default();
     let locks = Locks::new(MemoryBackend::default()).observed_by(notes.clone());
     assert!(locks.list().await.unwrap().locks.is_empty());
     assert!(locks.list_raw().page_size(0).await.is_err());
-    let unlisted = Locks::new(Unlisted::default()).observed_by(notes.clone());
+    let unlisted = Locks::new(FaultyBackend::named("unlisted")).observed_by(notes.clone());
     let error = unlisted.list().await.unwrap_err();
     assert_eq!(
         error.to_string(),

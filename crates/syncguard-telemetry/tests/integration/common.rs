@@ -1,4 +1,4 @@
-//! What the tests share: collected events, a backend of another name, a subscriber that panics.
+//! What the tests share: collected events, a subscriber that panics.
 
 #![allow(dead_code, unreachable_pub, reason = "the core's tests use the rest")]
 
@@ -8,11 +8,7 @@ mod faulty;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, LockBackend, LookupRequest,
-    ReleaseRequest, TimeAuthority,
-};
-use syncguard_core::{ExtendResult, Fence, LockError, LockInfoDebug, Locks, ReleaseResult};
+use syncguard_core::Locks;
 use syncguard_memory::MemoryBackend;
 use syncguard_telemetry::{LockEvent, Telemetry, TelemetryOptions};
 
@@ -61,37 +57,6 @@ impl Observed {
         let mut events = self.events().await;
         assert_eq!(events.len(), 1, "one call, one event: {events:?}");
         events.remove(0)
-    }
-}
-
-/// A memory backend by the name of `other`.
-#[derive(Debug, Clone, Default)]
-pub struct OtherBackend(MemoryBackend);
-
-impl LockBackend for OtherBackend {
-    type Fence = Fence;
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::new("other", TimeAuthority::Server)
-    }
-
-    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
-        self.0.acquire(request).await
-    }
-
-    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
-        self.0.release(request).await
-    }
-
-    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
-        self.0.extend(request).await
-    }
-
-    async fn lookup_raw(
-        &self,
-        request: LookupRequest<'_>,
-    ) -> Result<Option<LockInfoDebug>, LockError> {
-        self.0.lookup_raw(request).await
     }
 }
 

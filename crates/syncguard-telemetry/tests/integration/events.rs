@@ -10,7 +10,7 @@ use syncguard_core::{AutoExtend, CancellationToken, ErrorCode, Lease, LockId, Lo
 use syncguard_memory::{ManualClock, MemoryBackend};
 use syncguard_telemetry::{EventReason, EventResult, EventType, LockEvent};
 
-use crate::common::{Fault, FaultyBackend, Observed, OtherBackend, PATIENCE, TTL};
+use crate::common::{Fault, FaultyBackend, Observed, PATIENCE, TTL};
 
 const KEY: &str = "invoice:2024";
 
@@ -428,7 +428,7 @@ async fn renewals_are_reported_as_extends() {
 #[tokio::test]
 async fn one_telemetry_observes_several_locks_by_the_names_of_their_backends() {
     let observed = Observed::on_memory();
-    let other = Locks::builder(OtherBackend::default())
+    let other = Locks::builder(FaultyBackend::named("other"))
         .observe(Arc::new(observed.telemetry.clone()))
         .build();
     observed.locks.is_locked(KEY).await.unwrap();

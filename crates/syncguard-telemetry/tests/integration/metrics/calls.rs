@@ -9,7 +9,7 @@ use syncguard_telemetry::Telemetry;
 
 use super::KEY;
 use super::sdk::{Points, Sdk};
-use crate::common::{Fault, FaultyBackend, OtherBackend, PATIENCE, Panicking};
+use crate::common::{Fault, FaultyBackend, PATIENCE, Panicking};
 
 /// One measurement for each of these attributes.
 fn once<const N: usize>(attributes: [&str; N]) -> Points {
@@ -121,7 +121,7 @@ async fn one_telemetry_tells_backends_apart() {
     let (sdk, faulty) = (Sdk::new(), FaultyBackend::default());
     let telemetry = Arc::new(Telemetry::new(sdk.options()));
     let memory = faulty.builder().observe(telemetry.clone()).build();
-    let other = Locks::builder(OtherBackend::default())
+    let other = Locks::builder(FaultyBackend::named("other"))
         .observe(telemetry)
         .build();
     let _one = memory.lock(KEY).await.unwrap();

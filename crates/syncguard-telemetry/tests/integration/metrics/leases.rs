@@ -11,7 +11,7 @@ use syncguard_telemetry::Telemetry;
 
 use super::KEY;
 use super::sdk::{Points, Sdk};
-use crate::common::{Fault, FaultyBackend, OtherBackend, PATIENCE, TTL};
+use crate::common::{Fault, FaultyBackend, PATIENCE, TTL};
 
 #[tokio::test]
 async fn held_goes_up_and_down_and_hold_time_is_the_time_between() {
@@ -151,7 +151,7 @@ async fn leases_are_counted_by_backend() {
     let sdk = Sdk::new();
     let telemetry = Arc::new(Telemetry::new(sdk.options()));
     let memory = Locks::new(MemoryBackend::default()).observed_by(telemetry.clone());
-    let other = Locks::new(OtherBackend::default()).observed_by(telemetry.clone());
+    let other = Locks::new(FaultyBackend::named("other")).observed_by(telemetry.clone());
     let held = |in_memory: f64, on_other: f64| -> Points {
         [
             (String::new(), in_memory),
