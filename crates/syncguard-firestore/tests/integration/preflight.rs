@@ -1,5 +1,7 @@
 //! The preflight on databases and clocks with and without a fault.
 
+use std::time::Duration;
+
 use syncguard_core::{ErrorCode, Finding, Locks, Severity};
 use syncguard_firestore::gcloud_sdk::google::firestore::v1::firestore_client::FirestoreClient;
 use syncguard_firestore::gcloud_sdk::google_cloud_auth::credentials::anonymous;
@@ -19,7 +21,9 @@ fn seen(findings: &[Finding]) -> Vec<(Severity, &'static str)> {
 }
 
 async fn findings_of(backend: FirestoreBackend) -> Vec<Finding> {
-    Locks::new(backend).preflight().await.unwrap()
+    // An emulator that has just started is slow on a busy machine.
+    let patient = Locks::builder(backend).operation_timeout(Duration::from_secs(60));
+    patient.build().preflight().await.unwrap()
 }
 
 #[tokio::test]

@@ -139,6 +139,21 @@ impl Fixture {
         assert_eq!(changed.rows_affected(), 1);
     }
 
+    /// How many sessions wait in the server for the advisory lock of a key.
+    pub(crate) async fn queued(&self, key: &str) -> i64 {
+        self.number(&format!(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+             AND objid::bigint = hashtext('{key}')::bigint & 4294967295"
+        ))
+        .await
+    }
+
+    pub(crate) async fn until_queued(&self, key: &str) {
+        while self.queued(key).await == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     pub(crate) async fn server_now_ms(&self) -> i64 {
         self.number("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")
             .await

@@ -141,20 +141,19 @@ async fn an_acquire_abandoned_while_it_waits_in_the_server_is_not_granted_later(
     let options = fixture.named(PostgresOptions::new());
     let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
     let locks = Locks::new(backend);
-    let attempt = locks.try_lock("stuck").ttl(MINUTE);
-    let attempt = tokio::time::timeout(Duration::from_millis(50), attempt).await;
-    assert!(attempt.is_err());
+    tokio::select! {
+        _ = locks.try_lock("stuck").ttl(MINUTE).attempt() => panic!("it does not wait"),
+        () = fixture.until_queued("stuck") => {}
+    }
     // After that nobody releases it.
     locks.drain(Duration::from_secs(10)).await.unwrap();
-    let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
-                   AND objid::bigint = hashtext('stuck')::bigint & 4294967295";
     assert_eq!(
-        fixture.number(waiting).await,
+        fixture.queued("stuck").await,
         1,
         "it still waits in the server"
     );
     other.rollback().await.unwrap();
-    while fixture.number(waiting).await > 0 {
+    while fixture.queued("stuck").await > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tokio::time::sleep(Duration::from_millis(50)).await;

@@ -44,7 +44,7 @@ async fn a_failed_release_or_extend_says_why() {
 }
 
 #[tokio::test]
-async fn within_the_tolerance_the_owner_may_extend_and_others_may_not_acquire() {
+async fn within_the_tolerance_the_owner_may_extend_and_release_and_others_may_not_acquire() {
     let fixture = Fixture::new().await;
     let backend = &fixture.backend;
     let (key, id) = (key("tolerance"), id());
@@ -62,6 +62,8 @@ async fn within_the_tolerance_the_owner_may_extend_and_others_may_not_acquire() 
     assert!((before + 5_000..before + 8_000).contains(&expires_at_ms));
     let info = backend.lookup_raw(Lookup::Id(&id)).await.unwrap().unwrap();
     assert_eq!(info.expires_at_ms, expires_at_ms);
+    fixture.age("tolerance", Duration::from_millis(50)).await;
+    assert!(backend.release(&id).await.unwrap().is_released());
 }
 
 #[tokio::test]
