@@ -201,7 +201,8 @@ impl LockError {
             // `Debug` of a text that contains it escapes fewer quotes than `escape_debug`, and more
             // combining marks.
             let debug = format!("{raw:?}").trim_matches('"').to_owned();
-            [raw.to_owned(), raw.escape_debug().to_string(), debug]
+            let escaped = raw.escape_debug().to_string();
+            [raw.to_owned(), escaped, debug, json_escaped(raw)]
         })
         .collect();
         let quotes = |text: &str| identifiers.iter().any(|raw| is_quoted(raw, text));
@@ -321,6 +322,26 @@ fn is_quoted(raw: &str, text: &str) -> bool {
         })
 }
 
+/// The text as in JSON. It escapes control characters in another way than Rust.
+fn json_escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => escaped.extend(['\\', character]),
+            '\u{8}' => escaped.push_str("\\b"),
+            '\t' => escaped.push_str("\\t"),
+            '\n' => escaped.push_str("\\n"),
+            '\u{c}' => escaped.push_str("\\f"),
+            '\r' => escaped.push_str("\\r"),
+            '\0'..='\u{1f}' => {
+                escaped.push_str(&format!("\\u{:04x}", u32::from(character)));
+            }
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}
+
 /// Replaces a driver's error whose text quotes a key or a lock id.
 #[derive(Debug)]
 struct Redacted;
@@ -369,6 +390,23 @@ mod tests {
             .with_source(Driver("connection reset".into()))
             .with_key(&key);
         assert!(error.source().unwrap().downcast_ref::<Driver>().is_some());
+    }
+
+    #[test]
+    fn a_source_that_quotes_the_key_as_json_is_redacted() {
+        for raw in [
+            "a\u{1}b",
+            "\u{8}\u{c}",
+            "\r\n\t",
+            "\"\\",
+            "\u{1f}\u{7f}\u{e9}",
+        ] {
+            let body = Driver(format!("body {}", serde_json::json!({ "id": raw })));
+            let error = LockError::new(ErrorCode::Internal, "x")
+                .with_source(body)
+                .with_key(&LockKey::new(raw).unwrap());
+            assert!(error.source().unwrap().is::<Redacted>(), "{raw:?}");
+        }
     }
 
     #[test]
