@@ -1,5 +1,7 @@
 //! One call of the store: its deadline, its cancellation, its context in errors, its observers.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -147,12 +149,17 @@ impl<F: FenceToken> Locks<F> {
             }
             let now = Instant::now();
             let deadline = self.deadline(now, limits);
+            let mut answer = send(deadline);
+            // A store in this process answers at once, and then needs no timer.
+            if let Poll::Ready(answer) = poll_once(&mut answer).await {
+                return answer;
+            }
             tokio::select! {
                 biased;
                 () = limits.cancelled(), if limits.token.is_some() => {
                     Err(unknown_if_sent(aborted()))
                 }
-                answer = timeout_at(deadline, send(deadline)) => match answer {
+                answer = timeout_at(deadline, answer) => match answer {
                     Ok(answer) => answer,
                     Err(_) => Err(unknown_if_sent(timed_out(deadline.duration_since(now)))),
                 },
@@ -289,6 +296,11 @@ impl HasOutcome for u64 {}
 impl HasOutcome for Vec<Finding> {}
 impl<F: FenceToken> HasOutcome for Option<LockInfoDebug<F>> {}
 impl<F: FenceToken> HasOutcome for ListPage<F> {}
+
+/// Polls the answer, without a wait for it.
+async fn poll_once<T>(answer: &mut BoxedResult<'_, T>) -> Poll<Result<T, LockError>> {
+    poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await
+}
 
 /// The time after this duration, or the latest that the clock can count.
 pub(crate) fn after(now: Instant, timeout: Duration) -> Instant {

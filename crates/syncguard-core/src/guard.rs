@@ -120,14 +120,16 @@ impl<F: FenceToken> LockGuard<F> {
     /// # Cancel safety
     /// Safe: if the request is dropped, even before it was awaited, the release continues in the background.
     pub fn release(self) -> Request<ReleaseResult> {
-        Request::new(move |limits| self.release_within(limits))
+        let mut guard = self;
+        Request::new(move |limits| async move { guard.release_within(&limits).await })
     }
 
+    /// Releases the lock. Drop the guard afterwards: if the call was refused, that releases the lock.
     pub(crate) async fn release_within(
-        mut self,
-        limits: Limits,
+        &mut self,
+        limits: &Limits,
     ) -> Result<ReleaseResult, LockError> {
-        // Outside a runtime nothing can be sent. Dropping `self` releases on the runtime that acquired the
+        // Outside a runtime nothing can be sent. Dropping the guard releases on the runtime that acquired the
         // lock.
         current_runtime().map_err(|error| {
             let subject = self.lease.subject(Operation::Release);
@@ -143,14 +145,14 @@ impl<F: FenceToken> LockGuard<F> {
         let (key, id) = (self.lease.key(), self.lease.lock_id());
         let on_error = self.on_release_error.as_ref();
         let locks = self.locks();
-        let result = locks.release_lock(id, Some(key), &limits, on_error).await;
+        let result = locks.release_lock(id, Some(key), limits, on_error).await;
         self.armed = result.as_ref().is_err_and(was_refused);
         if !self.armed {
             self.place = None;
         }
         if let Some((renewal, started)) = renewal {
             // The guard's runtime may not be running.
-            let deadline = self.locks().deadline(started, &limits);
+            let deadline = self.locks().deadline(started, limits);
             tokio::select! {
                 () = renewal.ended() => {}
                 () = limits.cancelled() => {}

@@ -64,10 +64,12 @@ where
     F: FenceToken,
     S: AsyncFnOnce(Lease<F>) -> T,
 {
-    let (guard, value) = hold(guard, auto_extend, section).await?;
+    let (mut guard, value) = hold(guard, auto_extend, section).await?;
     let (key, locks) = (guard.key().clone(), guard.locks().clone());
     let on_error = guard.on_release_error().cloned();
-    let ending = match guard.release_within(Limits::default()).await {
+    let released = guard.release_within(&Limits::default()).await;
+    drop(guard);
+    let ending = match released {
         Ok(ReleaseResult::Released) => Ending::Released,
         Ok(ReleaseResult::NotHeld { .. }) => {
             tracing::warn!(
