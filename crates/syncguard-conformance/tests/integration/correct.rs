@@ -164,3 +164,50 @@ async fn a_store_with_coarse_time_conforms() {
     };
     conforms(Paced { memory, pace }).await;
 }
+
+/// The fault cases that need no network, on stores that are correct.
+#[cfg(feature = "faults")]
+mod faults {
+    use syncguard_conformance::faults::cases::renewal;
+    use syncguard_conformance::faults::{Fixture, Target};
+    use syncguard_testkit::CommandServer;
+
+    use super::*;
+
+    /// Answers one call at a time, each after 30 ms.
+    #[derive(Debug, Clone, Default)]
+    struct Serial(Arc<tokio::sync::Mutex<()>>);
+
+    impl Pace for Serial {
+        async fn pace(&self) {
+            let _turn = self.0.lock().await;
+            Slow.pace().await;
+        }
+    }
+
+    impl Target for Serial {
+        type Backend = Paced<Self>;
+        type Server = CommandServer;
+
+        fn start() -> anyhow::Result<CommandServer> {
+            anyhow::bail!("the store is in memory")
+        }
+
+        fn shared_port() -> anyhow::Result<Option<u16>> {
+            Ok(Some(0))
+        }
+
+        async fn connect(_: u16) -> Result<Paced<Self>, LockError> {
+            Ok(Paced {
+                memory: MemoryBackend::new(),
+                pace: Self::default(),
+            })
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn locks_are_renewed_on_a_slow_store_that_answers_one_call_at_a_time() {
+        let fixture = Fixture::<Serial>::shared("no other process").await;
+        renewal::renewed_locks_stay_released_and_leave_no_task(fixture).await;
+    }
+}
