@@ -16,7 +16,7 @@ use crate::{DEFAULT_SKEW_WARNING, FirestoreBackend, RECOMMENDED_SKEW_LIMIT};
 const NOTABLE_SKEW: Duration = Duration::from_millis(100);
 
 impl FirestoreBackend {
-    /// Sends three reads and one commit, and tries wake-ups. One write of the commit cannot succeed, so
+    /// Sends four reads and one commit, and tries wake-ups. One write of the commit cannot succeed, so
     /// Firestore applies no write; it checks the permissions first.
     pub(crate) async fn inspect(&self, deadline: Instant) -> Result<Vec<Finding>, LockError> {
         let mut inspection = Inspection::new(self, deadline)?;
@@ -44,6 +44,16 @@ impl FirestoreBackend {
                 "firestore-expiry-index-missing",
                 "expiresAtMs",
                 "`purge_expired` fails, and expired locks of keys that are never used again stay",
+            )
+        })?;
+        let by_key = self.wire.find_by_key(("", None), None, 1, deadline);
+        let by_key = inspection.read(by_key).await;
+        inspection.queried(by_key, || {
+            missing_index(
+                Severity::Info,
+                "firestore-key-index-missing",
+                "key",
+                "locks cannot be listed",
             )
         })?;
         inspection.write().await?;

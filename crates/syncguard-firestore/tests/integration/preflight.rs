@@ -48,13 +48,13 @@ async fn a_database_in_order_has_no_findings_and_is_left_as_it_was() {
 }
 
 #[tokio::test]
-async fn it_takes_five_requests() {
+async fn it_takes_six_requests() {
     let (proxy, database) = Proxy::before(&Database::new()).await;
     let backend = database.backend().await;
     assert_eq!(findings_of(backend).await, []);
     assert_eq!(
         proxy.requests(),
-        "BatchGetDocuments 1, Commit 1, Listen 1, RunQuery 2"
+        "BatchGetDocuments 1, Commit 1, Listen 1, RunQuery 3"
     );
 }
 
@@ -111,17 +111,17 @@ async fn indexes_that_are_missing() {
     let (proxy, database) = Proxy::before(&Database::new()).await;
     let backend = database.backend().await;
     let missing = Fault::Refused(Code::FailedPrecondition);
-    proxy.fail_next("RunQuery", missing);
-    assert_eq!(
-        seen(&findings_of(backend.clone()).await),
-        [(ERROR, "firestore-index-missing")]
-    );
-    proxy.fail_next("RunQuery", Fault::None);
-    proxy.fail_next("RunQuery", missing);
-    assert_eq!(
-        seen(&findings_of(backend).await),
-        [(WARNING, "firestore-expiry-index-missing")]
-    );
+    for (queries_before, finding) in [
+        (0, (ERROR, "firestore-index-missing")),
+        (1, (WARNING, "firestore-expiry-index-missing")),
+        (2, (INFO, "firestore-key-index-missing")),
+    ] {
+        for _ in 0..queries_before {
+            proxy.fail_next("RunQuery", Fault::None);
+        }
+        proxy.fail_next("RunQuery", missing);
+        assert_eq!(seen(&findings_of(backend.clone()).await), [finding]);
+    }
 }
 
 #[tokio::test]
