@@ -1,9 +1,13 @@
 //! The documents in the database, read and written without the backend.
 
+use std::time::Duration;
+
 use serde_json::json;
-use syncguard_core::backend::{FENCE_MAX, FailureReason, LockBackend as _, Lookup};
-use syncguard_core::{ErrorCode, ExtendResult, LockId, ReleaseResult};
-use syncguard_firestore::FirestoreOptions;
+use syncguard_core::backend::{
+    FENCE_MAX, FailureReason, LockBackend as _, Lookup, MAX_KEY_LENGTH_BYTES,
+};
+use syncguard_core::{ErrorCode, ExtendResult, LockId, Locks, ReleaseResult};
+use syncguard_firestore::{FirestoreOptions, STORAGE_KEY_LIMIT};
 
 use crate::common::requests::{acquire, extend, is_locked, lookup, release};
 use crate::common::{Database, document_id, id, key, lock_fields, now_ms, released, take, ttl};
@@ -278,6 +282,37 @@ async fn collections_of_ones_own() {
     assert!(database.list("locks").await.is_empty());
     let other = database.backend_with(options()).await;
     assert!(released(&other, &grant.lock_id).await);
+}
+
+#[tokio::test]
+async fn names_as_long_as_they_may_be() {
+    let database = Database::new();
+    let options = FirestoreOptions::new()
+        .lock_collection("l".repeat(STORAGE_KEY_LIMIT))
+        .fence_collection("f".repeat(STORAGE_KEY_LIMIT));
+    let locks = Locks::new(database.backend_with(options).await);
+    let alike = ["a", "b"].map(|end| "\u{e9}".repeat(255) + "-" + end);
+    for (key, fences) in [(&alike[0], [1, 2]), (&alike[1], [1, 2])] {
+        assert_eq!(key.len(), MAX_KEY_LENGTH_BYTES);
+        for fence in fences {
+            let guard = locks.try_lock(key).await.unwrap().unwrap();
+            assert_eq!(guard.fence().get(), fence);
+            let by_key = locks.get_by_key_raw(key).await.unwrap().unwrap();
+            let by_id = locks.get_by_id_raw(guard.lock_id()).await.unwrap().unwrap();
+            assert_eq!((by_key.key.as_str(), &by_key), (key.as_str(), &by_id));
+            let listed = locks.list_raw().prefix(key.as_str()).await.unwrap();
+            assert_eq!(listed.locks, [by_key]);
+            assert!(
+                guard
+                    .extend(Duration::from_secs(60))
+                    .await
+                    .unwrap()
+                    .is_extended()
+            );
+            assert!(guard.release().await.unwrap().is_released());
+            assert!(!locks.is_locked(key).await.unwrap());
+        }
+    }
 }
 
 /// Two documents with one lock id: see ADR-014.
