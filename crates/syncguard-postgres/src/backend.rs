@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, FailureReason,
+    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, FailureReason, Grant,
     IsLockedRequest, ListPage, ListPosition, ListRequest, LockBackend, Lookup, LookupRequest,
     PreflightRequest, PurgeRequest, ReleaseRequest, Throttle, TimeAuthority, Watch, WatchRequest,
 };
@@ -119,6 +119,26 @@ impl PostgresBackend {
             reply => reply,
         }
     }
+
+    /// A grant whose insert waited: its lease is made to last for the TTL from now.
+    async fn renewed(
+        &self,
+        grant: Grant,
+        request: AcquireRequest<'_>,
+    ) -> Result<AcquireResult, LockError> {
+        let AcquireRequest {
+            id, ttl, deadline, ..
+        } = request;
+        let extended = self.extend(ExtendRequest::new(id, ttl, deadline)).await;
+        // Failed or not, the id may hold the key.
+        let extended = extended.map_err(LockError::with_outcome_unknown)?;
+        Ok(match extended.expires_at_ms() {
+            Some(expires_at_ms) => {
+                AcquireResult::Acquired(Grant::new(*id, expires_at_ms, grant.fence))
+            }
+            None => AcquireResult::locked(),
+        })
+    }
 }
 
 impl LockBackend for PostgresBackend {
@@ -152,6 +172,7 @@ impl LockBackend for PostgresBackend {
             }
             match reply?.parts() {
                 ("granted", grant) => return parse_grant(grant, id).map(AcquireResult::Acquired),
+                ("late", grant) => return self.renewed(parse_grant(grant, id)?, request).await,
                 ("locked", free_in) => return parse_locked(free_in),
                 ("exhausted", _) => return Err(Fence::exhausted()),
                 // The acquire queued for as long as its lease would have lasted: that is contention.

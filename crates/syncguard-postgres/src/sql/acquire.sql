@@ -56,10 +56,10 @@ granted AS (
             FROM (SELECT {now_ms} AS now_ms OFFSET 0) AS clock
         )
     WHERE CASE WHEN {dead} THEN {in_time_at_all} ELSE lock.lock_id = excluded.lock_id END
-    RETURNING expires_at_ms, fence
+    RETURNING {word} AS word, expires_at_ms, fence
 )
 SELECT pg_catalog.concat_ws(' ', '{statement}', $2, coalesce(
-    (SELECT pg_catalog.concat_ws(' ', 'granted', expires_at_ms, fence) FROM granted),
+    (SELECT pg_catalog.concat_ws(' ', word, expires_at_ms, fence) FROM granted),
     (SELECT {live_reply} FROM seen WHERE live),
     (SELECT CASE
         WHEN saved THEN 'again'

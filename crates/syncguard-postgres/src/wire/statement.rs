@@ -34,6 +34,14 @@ fn live(expires_at_ms: &str, now_ms: &str) -> String {
     format!("({expires_at_ms} > {now_ms} - {TIME_TOLERANCE_MS})")
 }
 
+/// In acquire: how the reply to a grant begins. An insert whose snapshot does not show a row that is being
+/// deleted waits for that delete, with values from before the wait.
+const WORD: &str = "CASE WHEN xmax = 0 AND {now_ms} - acquired_at_ms > {late_ms} \
+                    THEN 'late' ELSE 'granted' END";
+
+/// By how much less than its TTL a lease may last from the moment of its grant, in milliseconds.
+const LATE_MS: i64 = 20;
+
 /// In acquire: the reply if a live lock was there. Idempotent: the id that holds the key gets the same grant
 /// again. Others get in how many milliseconds this statement would find the lock dead.
 const LIVE_REPLY: &str = "CASE WHEN lock_id = $2 \
@@ -150,10 +158,12 @@ fn fill_in(template: &str, names: &Names) -> String {
         // By a clock that the statement has read before, so that all of its parts agree.
         .replace("{live_then}", &live("expires_at_ms", "now_ms"))
         .replace("{live_reply}", LIVE_REPLY)
+        .replace("{word}", WORD)
         .replace("{now_ms}", NOW_MS)
         .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
         .replace("{cleanup_guard_ms}", &CLEANUP_GUARD_MS.to_string())
         .replace("{max_wait_ms}", &MAX_WAIT_MS.to_string())
+        .replace("{late_ms}", &LATE_MS.to_string())
         .replace("{look_at}", &MAX_PAGE_SIZE.to_string())
         .replace("{fence_max}", &FENCE_MAX.to_string())
         .replace("{class}", &names.class().to_string())

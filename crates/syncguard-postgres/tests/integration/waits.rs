@@ -136,6 +136,47 @@ async fn a_blocked_acquire_is_locked_or_gets_its_full_ttl() {
     }
 }
 
+/// The row is younger than what the statement sees: it came while the acquire queued, and it is being
+/// deleted when it is the acquire's turn.
+#[tokio::test]
+async fn a_grant_after_a_delete_that_was_not_seen_has_its_full_ttl() {
+    let fixture = Fixture::new().await;
+    let mut queue = fixture.sql.acquire().await.unwrap();
+    let turn = |sql: &'static str| sqlx::raw_sql(sql);
+    turn("SELECT pg_advisory_lock(hashtext('unseen'))")
+        .execute(&mut *queue)
+        .await
+        .unwrap();
+    let (backend, id) = (fixture.backend.clone(), id());
+    let acquire = tokio::spawn(async move {
+        let acquired = backend.acquire(&key("unseen"), &id, ttl(60_000)).await;
+        acquired.unwrap().granted().unwrap()
+    });
+    let queued = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+                  AND (classid::bigint << 32 | objid::bigint) = hashtext('unseen')::bigint";
+    while fixture.number(queued).await == 0 {}
+    fixture
+        .run(
+            "INSERT INTO {locks} (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key) \
+             VALUES ('unseen', 'AAAAAAAAAAAAAAAAAAAAAA', 9e15, 1, '000000000000001', 'unseen')",
+        )
+        .await;
+    let deleting = holding(&fixture, "DELETE FROM {locks}").await;
+    turn("SELECT pg_advisory_unlock(hashtext('unseen'))")
+        .execute(&mut *queue)
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let freed = fixture.server_now_ms().await;
+    deleting.commit().await.unwrap();
+    let grant = acquire.await.unwrap();
+    assert!(
+        grant.expires_at_ms >= freed + 60_000,
+        "{} ms too short",
+        freed + 60_000 - grant.expires_at_ms
+    );
+}
+
 #[tokio::test]
 async fn an_acquire_blocked_for_three_ttls_is_locked() {
     let fixture = Fixture::new().await;
