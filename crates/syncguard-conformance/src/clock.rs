@@ -7,7 +7,7 @@ use syncguard_core::backend::{Grant, LockBackend, TIME_TOLERANCE_MS};
 use syncguard_core::{LockId, LockKey};
 
 use crate::outcome::{require, step};
-use crate::steps::{give_back, ms, renew, take, ttl};
+use crate::steps::{acquire, ms, release, renew, ttl};
 use crate::{Bench, Client, Failure, Harness};
 
 /// TTLs for what must be asked before its lease ends: where a slow machine came too late, the next
@@ -46,7 +46,7 @@ impl<B: LockBackend> StoreClock<B> {
     ) -> impl Future<Output = Result<Self, Failure>> {
         step(async move {
             let client = bench.client().await?;
-            let id = take(&client, &bench.key("clock")?, Self::LASTING).await?;
+            let id = acquire(&client, &bench.key("clock")?, Self::LASTING).await?;
             let id = id.lock_id;
             Ok(Self { client, id })
         })
@@ -63,7 +63,7 @@ impl<B: LockBackend> StoreClock<B> {
 
     #[track_caller]
     pub(crate) fn stop(self) -> impl Future<Output = Result<(), Failure>> {
-        step(async move { give_back(&self.client, &self.id).await })
+        step(async move { release(&self.client, &self.id).await })
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn take_briefly<B: LockBackend>(
     step(async move {
         for lasting in LIFETIMES {
             let begun = Instant::now();
-            let grant = take(client, key, lasting).await?;
+            let grant = acquire(client, key, lasting).await?;
             if begun.elapsed() < lasting {
                 let dead_at = dead_at(lasting);
                 return Ok(Brief { grant, dead_at });

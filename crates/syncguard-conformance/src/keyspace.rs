@@ -5,7 +5,7 @@ use syncguard_core::backend::{LockBackend, MAX_KEY_LENGTH_BYTES};
 
 use crate::outcome::{same, step};
 use crate::steps::{
-    LONG, fence_step, free, give_back, held, holds_nothing, next_fence, refused, renew, rise, take,
+    LONG, acquire, fence_step, free, held, holds_nothing, next_fence, refused, release, renew, rise,
 };
 use crate::{Bench, Client, Failure, Harness};
 
@@ -174,7 +174,7 @@ pub(crate) fn works<B: LockBackend>(
 ) -> impl Future<Output = Result<(), Failure>> {
     step(async move {
         free(client, key).await?;
-        let grant = take(client, key, LONG).await?;
+        let grant = acquire(client, key, LONG).await?;
         let info = held(other, key, &grant.lock_id).await?;
         same(
             "the expiry at the store",
@@ -185,7 +185,7 @@ pub(crate) fn works<B: LockBackend>(
         let extended = renew(other, &grant.lock_id, LONG * 2).await?;
         let info = held(client, key, &grant.lock_id).await?;
         same("the extended expiry", info.expires_at_ms, extended)?;
-        give_back(other, &grant.lock_id).await?;
+        release(other, &grant.lock_id).await?;
         free(client, key).await?;
         holds_nothing(client, &grant.lock_id).await
     })
@@ -210,7 +210,7 @@ pub(crate) fn do_not_contend<B: LockBackend>(
             free(client, key)
                 .await
                 .map_err(|failure| quoted(key, failure))?;
-            let grant = take(client, key, LONG).await;
+            let grant = acquire(client, key, LONG).await;
             ids.push(grant.map_err(|failure| quoted(key, failure))?.lock_id);
         }
         let mut held_still: Vec<_> = keys.iter().zip(&ids).collect();
@@ -218,7 +218,7 @@ pub(crate) fn do_not_contend<B: LockBackend>(
             held(client, key, id)
                 .await
                 .map_err(|failure| quoted(key, failure))?;
-            give_back(client, id)
+            release(client, id)
                 .await
                 .map_err(|failure| quoted(key, failure))?;
             free(client, key)

@@ -33,17 +33,17 @@ pub(crate) fn ms(millis: u64) -> Duration {
 
 /// Acquires a key that must be free, with a fresh id.
 #[track_caller]
-pub(crate) fn take<B: LockBackend>(
+pub(crate) fn acquire<B: LockBackend>(
     client: &Client<B>,
     key: &LockKey,
     lasting: Duration,
 ) -> impl Future<Output = Result<Grant<B::Fence>, Failure>> {
-    step(async move { take_as(client, key, &LockId::generate()?, lasting).await })
+    step(async move { acquire_as(client, key, &LockId::generate()?, lasting).await })
 }
 
 /// Acquires a key that must be free, or held by this id.
 #[track_caller]
-pub(crate) fn take_as<B: LockBackend>(
+pub(crate) fn acquire_as<B: LockBackend>(
     client: &Client<B>,
     key: &LockKey,
     id: &LockId,
@@ -83,7 +83,7 @@ pub(crate) fn refused<B: LockBackend>(
 
 /// Releases a lock that must be held.
 #[track_caller]
-pub(crate) fn give_back<B: LockBackend>(
+pub(crate) fn release<B: LockBackend>(
     client: &Client<B>,
     id: &LockId,
 ) -> impl Future<Output = Result<(), Failure>> {
@@ -237,8 +237,8 @@ pub(crate) fn next_fence<B: LockBackend>(
     key: &LockKey,
 ) -> impl Future<Output = Result<Option<u64>, Failure>> {
     step(async move {
-        let grant = take(client, key, LONG).await?;
-        give_back(client, &grant.lock_id).await?;
+        let grant = acquire(client, key, LONG).await?;
+        release(client, &grant.lock_id).await?;
         Ok(fence_of(&grant))
     })
 }

@@ -7,8 +7,8 @@ use syncguard_core::{ErrorCode, LockId, Ttl};
 use crate::clock::{StoreClock, counted_between};
 use crate::outcome::{require, same};
 use crate::steps::{
-    LONG, fails_with, fence_of, fence_step, free, give_back, held, holds_nothing, next_fence,
-    refused, renew, rise, take, take_as, ttl,
+    LONG, acquire, acquire_as, fails_with, fence_of, fence_step, free, held, holds_nothing,
+    next_fence, refused, release, renew, rise, ttl,
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
@@ -19,7 +19,7 @@ pub async fn a_free_key_is_granted_to_the_given_id<H: Harness>(bench: Bench<H>) 
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (key, id) = (bench.key("free")?, LockId::generate()?);
     free(&client, &key).await?;
-    let grant = take_as(&client, &key, &id, LONG).await?;
+    let grant = acquire_as(&client, &key, &id, LONG).await?;
     for client in [&client, &other] {
         let info = held(client, &key, &id).await?;
         same(
@@ -29,7 +29,7 @@ pub async fn a_free_key_is_granted_to_the_given_id<H: Harness>(bench: Bench<H>) 
         )?;
         same("the fence that lookup shows", info.fence, grant.fence)?;
     }
-    give_back(&client, &id).await?;
+    release(&client, &id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -39,12 +39,12 @@ pub async fn a_free_key_is_granted_to_the_given_id<H: Harness>(bench: Bench<H>) 
 pub async fn a_held_key_is_locked_for_everyone_else<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("held")?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     for _ in 0..3 {
         refused(&client, &key).await?;
         refused(&other, &key).await?;
     }
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -54,7 +54,7 @@ pub async fn a_held_key_is_locked_for_everyone_else<H: Harness>(bench: Bench<H>)
 pub async fn contention_changes_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("contended")?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let before = held(&client, &key, &grant.lock_id).await?;
     for lasting in [LONG / 100, LONG, LONG * 100] {
         for client in [&client, &other] {
@@ -65,7 +65,7 @@ pub async fn contention_changes_nothing<H: Harness>(bench: Bench<H>) -> CaseResu
     }
     let after = held(&other, &key, &grant.lock_id).await?;
     same("the lock after contention", after, before)?;
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -75,7 +75,7 @@ pub async fn contention_changes_nothing<H: Harness>(bench: Bench<H>) -> CaseResu
 pub async fn a_loser_leaves_no_trace<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (key, loser) = (bench.key("contended")?, LockId::generate()?);
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let before = held(&client, &key, &grant.lock_id).await?;
     let attempt = other.acquire(&key, &loser, ttl(LONG)?).await?;
     same("a contended attempt is Locked", attempt.is_locked(), true)?;
@@ -83,7 +83,7 @@ pub async fn a_loser_leaves_no_trace<H: Harness>(bench: Bench<H>) -> CaseResult 
     holds_nothing(&client, &loser).await?;
     let after = held(&client, &key, &grant.lock_id).await?;
     same("the lock after the loser's release", after, before)?;
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     holds_nothing(&other, &loser).await?;
     free(&client, &key).await?;
     Ok(Outcome::Passed)
@@ -95,14 +95,14 @@ pub async fn a_loser_leaves_no_trace<H: Harness>(bench: Bench<H>) -> CaseResult 
 pub async fn replay_gives_the_same_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (key, id) = (bench.key("replayed")?, LockId::generate()?);
-    let grant = take_as(&client, &key, &id, LONG).await?;
+    let grant = acquire_as(&client, &key, &id, LONG).await?;
     for client in [&client, &other, &client] {
         // Long enough for a clock of milliseconds to move on.
         tokio::time::sleep(Duration::from_millis(5)).await;
-        let again = take_as(client, &key, &id, LONG).await?;
+        let again = acquire_as(client, &key, &id, LONG).await?;
         same("the replayed grant", &again, &grant)?;
     }
-    give_back(&client, &id).await?;
+    release(&client, &id).await?;
     free(&client, &key).await?;
     Ok(Outcome::Passed)
 }
@@ -114,13 +114,13 @@ pub async fn it_never_waits_for_the_holder<H: Harness>(bench: Bench<H>) -> CaseR
     const ATTEMPTS: usize = 8;
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (key, idle) = (bench.key("held")?, bench.key("idle")?);
-    let holder = take(&client, &key, LONG).await?;
+    let holder = acquire(&client, &key, LONG).await?;
     let (mut granting, mut refusing) = (Duration::MAX, Duration::MAX);
     for _ in 0..ATTEMPTS {
         let started = Instant::now();
-        let grant = take(&other, &idle, LONG).await?;
+        let grant = acquire(&other, &idle, LONG).await?;
         granting = granting.min(started.elapsed());
-        give_back(&other, &grant.lock_id).await?;
+        release(&other, &grant.lock_id).await?;
         let started = Instant::now();
         refused(&other, &key).await?;
         refusing = refusing.min(started.elapsed());
@@ -130,7 +130,7 @@ pub async fn it_never_waits_for_the_holder<H: Harness>(bench: Bench<H>) -> CaseR
         refusing <= bound,
         format_args!("the quickest of {ATTEMPTS} refusals: expected {bound:?}, saw {refusing:?}"),
     )?;
-    give_back(&client, &holder.lock_id).await?;
+    release(&client, &holder.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -140,16 +140,16 @@ pub async fn it_never_waits_for_the_holder<H: Harness>(bench: Bench<H>) -> CaseR
 pub async fn a_refusal_is_final<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (key, loser) = (bench.key("held")?, LockId::generate()?);
-    let holder = take(&client, &key, LONG).await?;
+    let holder = acquire(&client, &key, LONG).await?;
     let attempt = other.acquire(&key, &loser, ttl(LONG)?).await?;
     same("a contended attempt is Locked", attempt.is_locked(), true)?;
-    give_back(&client, &holder.lock_id).await?;
+    release(&client, &holder.lock_id).await?;
     tokio::time::sleep(Duration::from_millis(300)).await;
     free(&client, &key).await?;
     holds_nothing(&client, &loser).await?;
     // The same id may try again and is then granted.
-    take_as(&other, &key, &loser, LONG).await?;
-    give_back(&other, &loser).await?;
+    acquire_as(&other, &key, &loser, LONG).await?;
+    release(&other, &loser).await?;
     Ok(Outcome::Passed)
 }
 
@@ -159,17 +159,17 @@ pub async fn a_refusal_is_final<H: Harness>(bench: Bench<H>) -> CaseResult {
 pub async fn replay_moves_no_ttl<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (key, id) = (bench.key("replayed")?, LockId::generate()?);
-    let grant = take_as(&client, &key, &id, LONG).await?;
+    let grant = acquire_as(&client, &key, &id, LONG).await?;
     let before = held(&client, &key, &id).await?;
     for lasting in [LONG / 10, LONG * 10, LONG] {
         tokio::time::sleep(Duration::from_millis(5)).await;
-        let again = take_as(&other, &key, &id, lasting).await?;
+        let again = acquire_as(&other, &key, &id, lasting).await?;
         same("the replayed grant", &again, &grant)?;
         let after = held(&other, &key, &id).await?;
         same("the lock after a replay", &after, &before)?;
     }
     refused(&other, &key).await?;
-    give_back(&client, &id).await?;
+    release(&client, &id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -179,9 +179,9 @@ pub async fn replay_moves_no_ttl<H: Harness>(bench: Bench<H>) -> CaseResult {
 pub async fn replay_after_an_extend_keeps_the_extension<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let (key, id) = (bench.key("replayed")?, LockId::generate()?);
-    let grant = take_as(&client, &key, &id, LONG).await?;
+    let grant = acquire_as(&client, &key, &id, LONG).await?;
     let extended = renew(&client, &id, LONG * 2).await?;
-    let again = take_as(&client, &key, &id, LONG).await?;
+    let again = acquire_as(&client, &key, &id, LONG).await?;
     same("the fence of the replayed grant", again.fence, grant.fence)?;
     same(
         "the expiry of the replayed grant",
@@ -190,7 +190,7 @@ pub async fn replay_after_an_extend_keeps_the_extension<H: Harness>(bench: Bench
     )?;
     let after = held(&client, &key, &id).await?;
     same("the expiry at the store", after.expires_at_ms, extended)?;
-    give_back(&client, &id).await?;
+    release(&client, &id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -202,11 +202,11 @@ pub async fn replay_after_release_is_a_new_grant<H: Harness>(bench: Bench<H>) ->
     let (key, id) = (bench.key("again")?, LockId::generate()?);
     let mut fence = None;
     for _ in 0..4 {
-        let grant = take_as(&client, &key, &id, LONG).await?;
+        let grant = acquire_as(&client, &key, &id, LONG).await?;
         rise(fence, fence_of(&grant))?;
         fence = fence_of(&grant);
         held(&client, &key, &id).await?;
-        give_back(&client, &id).await?;
+        release(&client, &id).await?;
         free(&client, &key).await?;
     }
     Ok(Outcome::Passed)
@@ -218,9 +218,9 @@ pub async fn replay_after_release_is_a_new_grant<H: Harness>(bench: Bench<H>) ->
 pub async fn replay_does_not_oust_a_successor<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (key, id) = (bench.key("succeeded")?, LockId::generate()?);
-    take_as(&client, &key, &id, LONG).await?;
-    give_back(&client, &id).await?;
-    let successor = take(&other, &key, LONG).await?;
+    acquire_as(&client, &key, &id, LONG).await?;
+    release(&client, &id).await?;
+    let successor = acquire(&other, &key, LONG).await?;
     let before = held(&other, &key, &successor.lock_id).await?;
     for client in [&client, &other] {
         let again = client.acquire(&key, &id, ttl(LONG)?).await?;
@@ -228,7 +228,7 @@ pub async fn replay_does_not_oust_a_successor<H: Harness>(bench: Bench<H>) -> Ca
     }
     let after = held(&client, &key, &successor.lock_id).await?;
     same("the successor's lock", after, before)?;
-    give_back(&other, &successor.lock_id).await?;
+    release(&other, &successor.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -253,7 +253,7 @@ pub async fn ttls_are_exact<H: Harness>(bench: Bench<H>) -> CaseResult {
         Ttl::MAX.as_duration(),
     ] {
         let before_ms = clock.now_ms().await?;
-        let grant = take(&client, &key, lasting).await?;
+        let grant = acquire(&client, &key, lasting).await?;
         let after_ms = clock.now_ms().await?;
         let info = held(&client, &key, &grant.lock_id).await?;
         same(
@@ -272,7 +272,7 @@ pub async fn ttls_are_exact<H: Harness>(bench: Bench<H>) -> CaseResult {
             lasting,
             (before_ms, after_ms),
         )?;
-        give_back(&client, &grant.lock_id).await?;
+        release(&client, &grant.lock_id).await?;
     }
     clock.stop().await?;
     Ok(Outcome::Passed)
@@ -289,7 +289,7 @@ pub async fn the_shortest_ttls_are_granted<H: Harness>(bench: Bench<H>) -> CaseR
         let (key, id) = (bench.key(&format!("short:{millis}"))?, LockId::generate()?);
         let lasting = Duration::from_millis(millis);
         let before_ms = clock.now_ms().await?;
-        let grant = take_as(&client, &key, &id, lasting).await?;
+        let grant = acquire_as(&client, &key, &id, lasting).await?;
         let times = (before_ms, clock.now_ms().await?);
         counted_between("a grant", grant.expires_at_ms, lasting, times)?;
 
@@ -348,7 +348,7 @@ pub async fn bad_ttls_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (key, held_key) = (bench.key("refused")?, bench.key("held")?);
     let step = fence_step(&client, &key).await?;
     let before = next_fence(&client, &key).await?;
-    let holder = take(&client, &held_key, LONG).await?;
+    let holder = acquire(&client, &held_key, LONG).await?;
     let holding = held(&client, &held_key, &holder.lock_id).await?;
     let too_long = Ttl::MAX.as_duration();
     for lasting in [
@@ -378,7 +378,7 @@ pub async fn bad_ttls_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
     )?;
     let still = held(&client, &held_key, &holder.lock_id).await?;
     same("the lock after refused extends", still, holding)?;
-    give_back(&client, &holder.lock_id).await?;
+    release(&client, &holder.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -390,8 +390,8 @@ pub async fn an_id_that_holds_a_key_is_granted_no_held_one<H: Harness>(
 ) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (own, foreign) = (bench.key("own")?, bench.key("foreign")?);
-    let id = take(&client, &own, LONG).await?.lock_id;
-    let holder = take(&other, &foreign, LONG).await?.lock_id;
+    let id = acquire(&client, &own, LONG).await?.lock_id;
+    let holder = acquire(&other, &foreign, LONG).await?.lock_id;
     let before = [
         held(&client, &own, &id).await?,
         held(&other, &foreign, &holder).await?,
@@ -410,8 +410,8 @@ pub async fn an_id_that_holds_a_key_is_granted_no_held_one<H: Harness>(
         ];
         same("both locks", &after, &before)?;
     }
-    give_back(&client, &id).await?;
+    release(&client, &id).await?;
     held(&client, &foreign, &holder).await?;
-    give_back(&other, &holder).await?;
+    release(&other, &holder).await?;
     Ok(Outcome::Passed)
 }

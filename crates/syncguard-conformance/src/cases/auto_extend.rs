@@ -7,7 +7,7 @@ use syncguard_core::{AutoExtend, ErrorCode, Lease, LockError, LockOptions, Recei
 
 use crate::clock::{LIFETIMES, too_slow};
 use crate::outcome::{require, same};
-use crate::steps::{LONG, give_back, held, join, ms, not_renewed, soon_free, take};
+use crate::steps::{LONG, acquire, held, join, ms, not_renewed, release, soon_free};
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
 /// A section that is longer than its TTL keeps others out, and releases its lock at the end.
@@ -69,8 +69,8 @@ pub async fn a_lock_taken_away_is_lost<H: Harness>(bench: Bench<H>) -> CaseResul
         .lock(&key)
         .options(&options)
         .run(async |lease| {
-            give_back(&other, lease.lock_id()).await?;
-            let grant = take(&other, &key, LONG).await?;
+            release(&other, lease.lock_id()).await?;
+            let grant = acquire(&other, &key, LONG).await?;
             if let Ok(mut successor) = successor.lock() {
                 *successor = Some(grant);
             }
@@ -89,7 +89,7 @@ pub async fn a_lock_taken_away_is_lost<H: Harness>(bench: Bench<H>) -> CaseResul
     let successor = successor.into_inner().ok().flatten();
     let successor = successor.ok_or_else(|| Failure::new("expected a successor, saw none"))?;
     held(&client, &key, &successor.lock_id).await?;
-    give_back(&other, &successor.lock_id).await?;
+    release(&other, &successor.lock_id).await?;
     Ok(Outcome::Passed)
 }
 

@@ -12,7 +12,7 @@ use syncguard_core::{ExtendResult, LockId, LockKey};
 
 use crate::clock::StoreClock;
 use crate::outcome::{require, step};
-use crate::steps::{LONG, give_back, join, ms, take, ttl};
+use crate::steps::{LONG, acquire, join, ms, release, ttl};
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 /// A lease that is about to end.
@@ -186,7 +186,7 @@ fn lease<B: LockBackend>(
     step(async move {
         let granted = history.granted.unwrap_or(lasting);
         let sent = Instant::now();
-        let grant = take(client, key, granted).await?;
+        let grant = acquire(client, key, granted).await?;
         let mut ending = Ending {
             id: grant.lock_id,
             expires_at_ms: grant.expires_at_ms,
@@ -237,7 +237,7 @@ fn contend<B: LockBackend>(
                         "{early_ms} ms before the end of the lease: expected Locked, saw a grant"
                     ),
                 )?;
-                give_back(client, &id).await?;
+                release(client, &id).await?;
                 return Ok((decided, fastest));
             }
             decided |= ending.was_met(asked, answered, window);

@@ -10,8 +10,8 @@ use syncguard_core::{CancellationToken, ErrorCode, LockOptions};
 use crate::outcome::{require, same};
 use crate::polling::{poll_once, poll_times};
 use crate::steps::{
-    LONG, SOON, fails_with, fence_step, free, give_back, held, join, ms, next_fence, refused, rise,
-    take, ttl,
+    LONG, SOON, acquire, fails_with, fence_step, free, held, join, ms, next_fence, refused,
+    release, rise, ttl,
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
@@ -41,8 +41,8 @@ pub async fn an_acquire_dropped_at_any_poll_leaves_no_lock<H: Harness>(
     tokio::time::sleep(ms(1_500)).await;
     for key in &keys {
         free(&other, key).await?;
-        let next = take(&other, key, LONG).await?;
-        give_back(&other, &next.lock_id).await?;
+        let next = acquire(&other, key, LONG).await?;
+        release(&other, &next.lock_id).await?;
     }
     Ok(Outcome::Passed)
 }
@@ -84,7 +84,7 @@ pub async fn a_dropped_contender_does_not_disturb_the_holder<H: Harness>(
 ) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("held")?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let before = held(&client, &key, &grant.lock_id).await?;
     for polls in 0..12 {
         if let Some(guard) = poll_times(polls, other.locks().try_lock(&key).ttl(LONG)).await {
@@ -97,7 +97,7 @@ pub async fn a_dropped_contender_does_not_disturb_the_holder<H: Harness>(
     other.locks().drain(SOON).await?;
     let after = held(&client, &key, &grant.lock_id).await?;
     same("the holder's lock", after, before)?;
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -109,7 +109,7 @@ pub async fn a_cancelled_token_leaves_no_trace<H: Harness>(bench: Bench<H>) -> C
     let (key, held_key) = (bench.key("free")?, bench.key("held")?);
     let step = fence_step(&client, &key).await?;
     let fence = next_fence(&client, &key).await?;
-    let grant = take(&client, &held_key, LONG).await?;
+    let grant = acquire(&client, &held_key, LONG).await?;
     let (holder, lasting) = (&grant.lock_id, LONG * 2);
     let before = held(&client, &held_key, holder).await?;
     let token = CancellationToken::new();
@@ -124,8 +124,8 @@ pub async fn a_cancelled_token_leaves_no_trace<H: Harness>(bench: Bench<H>) -> C
     )?;
     let section = locks.lock(&key).cancel_on(&token).run(async |_| ());
     fails_with("lock", code, section).await?;
-    let release = locks.release(holder).cancel_on(&token);
-    fails_with("release", code, release).await?;
+    let request = locks.release(holder).cancel_on(&token);
+    fails_with("release", code, request).await?;
     let extend = locks.extend(holder, lasting).cancel_on(&token);
     fails_with("extend", code, extend).await?;
     let question = locks.is_locked(&held_key).cancel_on(&token);
@@ -143,7 +143,7 @@ pub async fn a_cancelled_token_leaves_no_trace<H: Harness>(bench: Bench<H>) -> C
     )?;
     let after = held(&client, &held_key, holder).await?;
     same("a lock across aborted operations", after, before)?;
-    give_back(&client, holder).await?;
+    release(&client, holder).await?;
     Ok(Outcome::Passed)
 }
 
@@ -198,7 +198,7 @@ pub async fn a_token_cancelled_in_flight_aborts_at_once<H: Harness>(bench: Bench
 pub async fn a_cancelled_wait_ends_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("held")?;
-    let holder = take(&client, &key, LONG).await?;
+    let holder = acquire(&client, &key, LONG).await?;
     let token = CancellationToken::new();
     let options = LockOptions::new()
         .timeout(LONG)
@@ -213,7 +213,7 @@ pub async fn a_cancelled_wait_ends_at_once<H: Harness>(bench: Bench<H>) -> CaseR
     let code = answer.map(|answer| answer.err().map(|error| error.code()));
     let expected = Poll::Ready(Some(ErrorCode::Aborted));
     same("a cancelled wait at its next poll", code, expected)?;
-    give_back(&client, &holder.lock_id).await?;
+    release(&client, &holder.lock_id).await?;
     other.locks().drain(SOON).await?;
     free(&client, &key).await?;
     Ok(Outcome::Passed)
@@ -230,9 +230,9 @@ pub async fn a_release_dropped_at_any_poll_frees_the_key<H: Harness>(
     for (index, key) in keys.iter().enumerate() {
         let polls = index / 2;
         if index % 2 == 0 {
-            let grant = take(&client, key, LONG).await?;
-            let release = client.locks().release(grant.lock_id);
-            if let Some(answer) = poll_times(polls + 1, release).await {
+            let grant = acquire(&client, key, LONG).await?;
+            let request = client.locks().release(grant.lock_id);
+            if let Some(answer) = poll_times(polls + 1, request).await {
                 same("the release", answer?.is_released(), true)?;
             }
         } else {
@@ -338,7 +338,7 @@ pub async fn a_dropped_extend_leaves_the_lock_with_its_holder<H: Harness>(
 ) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("extended")?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let before = held(&client, &key, &grant.lock_id).await?;
     for polls in 0..10 {
         let lasting = ttl(LONG)?;
@@ -351,7 +351,7 @@ pub async fn a_dropped_extend_leaves_the_lock_with_its_holder<H: Harness>(
     let mut after = held(&other, &key, &grant.lock_id).await?;
     after.expires_at_ms = before.expires_at_ms;
     same("the lock but for its expiry", after, before)?;
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 

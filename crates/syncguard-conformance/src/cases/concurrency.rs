@@ -11,7 +11,8 @@ use tokio::sync::Barrier;
 use crate::clock::StoreClock;
 use crate::outcome::{require, same};
 use crate::steps::{
-    LONG, fence_of, free, give_back, held, holds_nothing, join, ms, renew, rise, take, take_as, ttl,
+    LONG, acquire, acquire_as, fence_of, free, held, holds_nothing, join, ms, release, renew, rise,
+    ttl,
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
@@ -40,7 +41,7 @@ pub async fn of_many_exactly_one_is_granted<H: Harness>(bench: Bench<H>) -> Case
             rise(fence, fence_of(&grant))?;
             fence = fence_of(&grant);
             held(&clients[0], &key, &grant.lock_id).await?;
-            give_back(&clients[0], &grant.lock_id).await?;
+            release(&clients[0], &grant.lock_id).await?;
         }
     }
     Ok(Outcome::Passed)
@@ -69,7 +70,7 @@ pub async fn of_many_exactly_one_is_granted_a_new_key<H: Harness>(bench: Bench<H
     }
     for (key, id) in &grants {
         held(&clients[0], key, id).await?;
-        give_back(&clients[1], id).await?;
+        release(&clients[1], id).await?;
     }
     Ok(Outcome::Passed)
 }
@@ -129,7 +130,7 @@ pub async fn holders_exclude_each_other<H: Harness>(bench: Bench<H>) -> CaseResu
                 )?;
                 tokio::task::yield_now().await;
                 place.taken.store(false, Ordering::SeqCst);
-                give_back(&client, &id).await?;
+                release(&client, &id).await?;
             }
             Ok(())
         })
@@ -196,7 +197,7 @@ pub async fn concurrent_replays_are_one_grant<H: Harness>(bench: Bench<H>) -> Ca
         let id = LockId::generate()?;
         let attempts = (0..8).map(|index| {
             let (client, key) = (clients[index % clients.len()].clone(), key.clone());
-            tokio::spawn(async move { take_as(&client, &key, &id, LONG).await })
+            tokio::spawn(async move { acquire_as(&client, &key, &id, LONG).await })
         });
         let grants = join(attempts).await?;
         for grant in &grants {
@@ -209,7 +210,7 @@ pub async fn concurrent_replays_are_one_grant<H: Harness>(bench: Bench<H>) -> Ca
             info.expires_at_ms,
             grants[0].expires_at_ms,
         )?;
-        give_back(&clients[1], &id).await?;
+        release(&clients[1], &id).await?;
         free(&clients[0], &key).await?;
     }
     Ok(Outcome::Passed)
@@ -225,10 +226,10 @@ pub async fn different_keys_never_wait_for_each_other<H: Harness>(bench: Bench<H
         let client = clients[index % clients.len()].clone();
         tokio::spawn(async move {
             for _ in 0..3 {
-                let grant = take(&client, &key, LONG).await?;
+                let grant = acquire(&client, &key, LONG).await?;
                 renew(&client, &grant.lock_id, LONG).await?;
                 held(&client, &key, &grant.lock_id).await?;
-                give_back(&client, &grant.lock_id).await?;
+                release(&client, &grant.lock_id).await?;
             }
             Ok(())
         })
@@ -243,7 +244,7 @@ pub async fn different_keys_never_wait_for_each_other<H: Harness>(bench: Bench<H
 pub async fn concurrent_extends_all_succeed<H: Harness>(bench: Bench<H>) -> CaseResult {
     let clients = bench.clients(4).await?;
     let key = bench.key("extended")?;
-    let grant = take(&clients[0], &key, LONG).await?;
+    let grant = acquire(&clients[0], &key, LONG).await?;
     for _ in 0..5 {
         let extends = (0_u32..16)
             .zip(clients.iter().cycle())
@@ -261,7 +262,7 @@ pub async fn concurrent_extends_all_succeed<H: Harness>(bench: Bench<H>) -> Case
         )?;
         same("the fence", info.fence, grant.fence)?;
     }
-    give_back(&clients[0], &grant.lock_id).await?;
+    release(&clients[0], &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -277,7 +278,7 @@ pub async fn a_release_beats_an_extend_in_flight<H: Harness>(bench: Bench<H>) ->
         .map(|(index, key)| {
             let (client, other) = (client.clone(), other.clone());
             tokio::spawn(async move {
-                let id = take(&client, &key, LONG).await?.lock_id;
+                let id = acquire(&client, &key, LONG).await?.lock_id;
                 let extending = {
                     let other = other.clone();
                     tokio::spawn(async move { Ok(other.extend(&id, ttl(LONG * 10)?).await?) })
@@ -286,13 +287,13 @@ pub async fn a_release_beats_an_extend_in_flight<H: Harness>(bench: Bench<H>) ->
                 if index % 4 >= 2 {
                     tokio::task::yield_now().await;
                 }
-                give_back(&client, &id).await?;
+                release(&client, &id).await?;
                 let next = if index % 2 == 0 {
                     join([extending]).await?;
                     free(&client, &key).await?;
-                    take(&other, &key, LONG).await?
+                    acquire(&other, &key, LONG).await?
                 } else {
-                    let next = take(&client, &key, LONG).await?;
+                    let next = acquire(&client, &key, LONG).await?;
                     join([extending]).await?;
                     next
                 };
@@ -303,7 +304,7 @@ pub async fn a_release_beats_an_extend_in_flight<H: Harness>(bench: Bench<H>) ->
                     info.expires_at_ms,
                     next.expires_at_ms,
                 )?;
-                give_back(&other, &next.lock_id).await
+                release(&other, &next.lock_id).await
             })
         });
     join(tasks).await?;
@@ -357,7 +358,7 @@ pub async fn grants_are_timed_after_any_wait<H: Harness>(bench: Bench<H>) -> Cas
                 )?;
                 granted.fetch_add(1, Ordering::SeqCst);
                 held_at_ms.store(clock.now_ms().await?, Ordering::SeqCst);
-                give_back(&client, &id).await?;
+                release(&client, &id).await?;
             }
             Ok(())
         })

@@ -13,7 +13,7 @@ use tracing::instrument::WithSubscriber as _;
 use crate::capture::Capture;
 use crate::clock::dead_at;
 use crate::outcome::{require, same};
-use crate::steps::{LONG, SOON, fails_with, give_back, ms, renew, take, ttl};
+use crate::steps::{LONG, SOON, acquire, fails_with, ms, release, renew, ttl};
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
 /// `Debug` of guards, leases, grants, answers, infos and clients shows no identifier.
@@ -67,7 +67,7 @@ pub async fn debug_of_values_shows_no_identifier<H: Harness>(bench: Bench<H>) ->
 pub async fn errors_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let (key, space) = (bench.key("secret")?, bench.namespace());
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let id = grant.lock_id;
     let hidden = Hidden {
         namespace: space,
@@ -109,7 +109,7 @@ pub async fn errors_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
         .options(&options)
         .run(async |_| ());
     hidden.in_error(&fails_with("lock", ErrorCode::AcquisitionTimeout, waiting).await?)?;
-    give_back(&client, &id).await?;
+    release(&client, &id).await?;
 
     if bench.has_fences() && bench.harness().set_fence_counter(&key, FENCE_MAX).await? {
         let attempt = client.locks().try_lock(&key).attempt();
@@ -124,7 +124,7 @@ pub async fn errors_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
 pub async fn a_wait_that_ran_out_says_how_it_went<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("secret")?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let options = LockOptions::new()
         .timeout(SOON)
         .max_retries(3)
@@ -141,7 +141,7 @@ pub async fn a_wait_that_ran_out_says_how_it_went<H: Harness>(bench: Bench<H>) -
         id: grant.lock_id,
     }
     .in_error(&error)?;
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -215,7 +215,7 @@ pub async fn events_of_expired_locks_show_no_identifier<H: Harness>(bench: Bench
         // Each operation is the first to meet its own expired lock.
         let keys = bench.keys("secret", 5)?;
         for key in &keys {
-            let id = take(&client, key, LONG).await?.lock_id;
+            let id = acquire(&client, key, LONG).await?.lock_id;
             renew(&client, &id, ms(50)).await?;
             ids.push(id);
         }
@@ -223,7 +223,7 @@ pub async fn events_of_expired_locks_show_no_identifier<H: Harness>(bench: Bench
         // In the tolerance a store takes them for live, or for dead.
         tokio::time::sleep(ms(60)).await;
         for overdue in bench.keys("overdue", 3)? {
-            let id = take(&client, &overdue, LONG).await?.lock_id;
+            let id = acquire(&client, &overdue, LONG).await?.lock_id;
             renew(&client, &id, ms(1)).await?;
             tokio::time::sleep(ms(10)).await;
             locks.is_locked(&overdue).await?;

@@ -11,8 +11,8 @@ use syncguard_core::{LockId, LockKey};
 use crate::clock::{Brief, LIFETIMES, StoreClock, counted_between, take_briefly, too_slow};
 use crate::outcome::{require, same, step};
 use crate::steps::{
-    LONG, fence_of, free, give_back, held, join, ms, not_released, not_renewed, refused, renew,
-    rise, take, take_as, ttl,
+    LONG, acquire, acquire_as, fence_of, free, held, join, ms, not_released, not_renewed, refused,
+    release, renew, rise, ttl,
 };
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
@@ -25,7 +25,7 @@ pub async fn before_it_a_lease_is_live<H: Harness>(bench: Bench<H>) -> CaseResul
         let key = bench.key(&format!("live:{}", lasting.as_millis()))?;
         let started = Instant::now();
         let seen = async {
-            let grant = take(&client, &key, lasting).await?;
+            let grant = acquire(&client, &key, lasting).await?;
             for part in [0, 1, 2, 3] {
                 tokio::time::sleep_until((started + lasting * part / 4).into()).await;
                 held(&client, &key, &grant.lock_id).await?;
@@ -52,7 +52,7 @@ pub async fn before_it_a_lease_is_live_to_the_millisecond<H: Harness>(
     let clock = StoreClock::new(&bench).await?;
     let key = bench.key("live")?;
     // Taken for long and then shortened: the answer may come late without harm.
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let expires_at_ms = renew(&client, &grant.lock_id, ms(900)).await?;
     loop {
         let locked = client.is_locked(&key).await?;
@@ -109,12 +109,12 @@ pub async fn after_the_tolerance_the_key_is_free<H: Harness>(bench: Bench<H>) ->
         clients[1].lookup_raw(Lookup::Id(&id)).await?,
         None,
     )?;
-    take(&clients[1], &keys[3], LONG).await.map(drop)?;
+    acquire(&clients[1], &keys[3], LONG).await.map(drop)?;
     for key in &keys[..3] {
         free(&clients[1], key).await?;
-        let next = take(&clients[1], key, LONG).await?;
+        let next = acquire(&clients[1], key, LONG).await?;
         held(&clients[0], key, &next.lock_id).await?;
-        give_back(&clients[1], &next.lock_id).await?;
+        release(&clients[1], &next.lock_id).await?;
     }
     Ok(Outcome::Passed)
 }
@@ -174,7 +174,7 @@ fn probe_the_moment_of_death<B: LockBackend>(
         let probes = undecided.clone();
         let mut locks = Vec::new();
         for (probe, key) in probes.into_iter().cycle().zip(keys) {
-            let id = take(client, &key, LONG).await?.lock_id;
+            let id = acquire(client, &key, LONG).await?.lock_id;
             locks.push((probe, key, id, 0_i64));
         }
         for (order, lock) in (0_u64..).zip(&mut locks) {
@@ -236,9 +236,9 @@ pub async fn an_expired_lock_is_not_extended<H: Harness>(bench: Bench<H>) -> Cas
         let found = client.lookup_raw(Lookup::Id(&lease.grant.lock_id)).await?;
         same("lookup of an expired id", found, None)?;
     }
-    let next = take(&other, &key, LONG).await?;
+    let next = acquire(&other, &key, LONG).await?;
     not_renewed(&client, &lease.grant.lock_id).await?;
-    give_back(&other, &next.lock_id).await?;
+    release(&other, &next.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -251,7 +251,7 @@ pub async fn an_overrun_holder_does_no_harm<H: Harness>(bench: Bench<H>) -> Case
     let lease = take_briefly(&client, &key).await?;
     let former = lease.grant.lock_id;
     lease.end().await;
-    let successor = take(&other, &key, LONG).await?;
+    let successor = acquire(&other, &key, LONG).await?;
     rise(fence_of(&lease.grant), fence_of(&successor))?;
     let before = held(&other, &key, &successor.lock_id).await?;
     for client in [&client, &other] {
@@ -268,7 +268,7 @@ pub async fn an_overrun_holder_does_no_harm<H: Harness>(bench: Bench<H>) -> Case
         let after = held(client, &key, &successor.lock_id).await?;
         same("the successor's lock", &after, &before)?;
     }
-    give_back(&other, &successor.lock_id).await?;
+    release(&other, &successor.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -280,7 +280,7 @@ pub async fn a_replay_after_expiry_is_a_new_grant<H: Harness>(bench: Bench<H>) -
     let key = bench.key("again")?;
     let lease = take_briefly(&client, &key).await?;
     lease.end().await;
-    let again = take_as(&client, &key, &lease.grant.lock_id, LONG).await?;
+    let again = acquire_as(&client, &key, &lease.grant.lock_id, LONG).await?;
     rise(fence_of(&lease.grant), fence_of(&again))?;
     let info = held(&client, &key, &again.lock_id).await?;
     same(
@@ -301,7 +301,7 @@ pub async fn a_replay_after_expiry_is_a_new_grant<H: Harness>(bench: Bench<H>) -
             lease.grant.expires_at_ms, info.acquired_at_ms
         ),
     )?;
-    give_back(&client, &again.lock_id).await?;
+    release(&client, &again.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -335,7 +335,7 @@ pub async fn the_next_lease_is_whole<H: Harness>(bench: Bench<H>) -> CaseResult 
     for _ in 0..5 {
         renew(&other, &id, LONG).await?;
     }
-    give_back(&other, &id).await?;
+    release(&other, &id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -348,7 +348,7 @@ pub async fn in_the_tolerance_only_one_wins<H: Harness>(bench: Bench<H>) -> Case
     let mut leases = Vec::new();
     for index in 0..LOCKS {
         let key = bench.key(&format!("window:{index}"))?;
-        let id = take(&client, &key, LONG).await?.lock_id;
+        let id = acquire(&client, &key, LONG).await?.lock_id;
         leases.push((index, key, id));
     }
     // Their expiries lie up to 1.4 s apart, so that one moment finds all stages.
@@ -383,7 +383,7 @@ pub async fn in_the_tolerance_only_one_wins<H: Harness>(bench: Bench<H>) -> Case
             for (id, wins) in [(&former, extended), (&challenger, acquired)] {
                 if wins {
                     held(&other, &key, id).await?;
-                    give_back(&client, id).await?;
+                    release(&client, id).await?;
                 }
             }
             Ok(())
@@ -400,7 +400,7 @@ pub async fn a_release_at_the_last_moment_is_no_error<H: Harness>(bench: Bench<H
     let client = bench.client().await?;
     let mut releases = Vec::new();
     for (index, key) in bench.keys("moment", 22)?.into_iter().enumerate() {
-        let id = take(&client, &key, LONG).await?.lock_id;
+        let id = acquire(&client, &key, LONG).await?.lock_id;
         let client = client.clone();
         releases.push(tokio::spawn(async move {
             renew(&client, &id, ms(150)).await?;
@@ -443,7 +443,7 @@ pub async fn an_expired_key_has_one_successor<H: Harness>(bench: Bench<H>) -> Ca
         for grant in grants {
             rise(fence_of(&lease.grant), fence_of(&grant))?;
             held(&clients[0], key, &grant.lock_id).await?;
-            give_back(&clients[0], &grant.lock_id).await?;
+            release(&clients[0], &grant.lock_id).await?;
         }
     }
     Ok(Outcome::Passed)

@@ -8,8 +8,8 @@ use syncguard_core::{LockId, Ttl};
 use crate::clock::{LIFETIMES, StoreClock, counted_between, dead_at, too_slow};
 use crate::outcome::{require, same};
 use crate::steps::{
-    LONG, fence_of, fence_step, free, give_back, held, join, ms, next_fence, not_renewed, refused,
-    renew, rise, soon_free, take, ttl,
+    LONG, acquire, fence_of, fence_step, free, held, join, ms, next_fence, not_renewed, refused,
+    release, renew, rise, soon_free, ttl,
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
@@ -20,7 +20,7 @@ pub async fn it_replaces_the_remaining_time<H: Harness>(bench: Bench<H>) -> Case
     let client = bench.client().await?;
     let clock = StoreClock::new(&bench).await?;
     let key = bench.key("extended")?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     // Tells "from now" from "from the acquisition". Said of the lock itself: the clock is read off an
     // extended lock, and would stand still.
     tokio::time::sleep(ms(50)).await;
@@ -50,7 +50,7 @@ pub async fn it_replaces_the_remaining_time<H: Harness>(bench: Bench<H>) -> Case
         let info = held(&client, &key, &grant.lock_id).await?;
         same("the expiry at the store", info.expires_at_ms, expires_at_ms)?;
     }
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     clock.stop().await?;
     Ok(Outcome::Passed)
 }
@@ -61,14 +61,14 @@ pub async fn it_replaces_the_remaining_time<H: Harness>(bench: Bench<H>) -> Case
 pub async fn a_shortened_lease_ends_early<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("shortened")?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     renew(&client, &grant.lock_id, ms(200)).await?;
     let dead_at = dead_at(ms(200));
     tokio::time::sleep_until(dead_at.into()).await;
     free(&other, &key).await?;
     not_renewed(&client, &grant.lock_id).await?;
-    let next = take(&other, &key, LONG).await?;
-    give_back(&other, &next.lock_id).await?;
+    let next = acquire(&other, &key, LONG).await?;
+    release(&other, &next.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -80,7 +80,7 @@ pub async fn a_few_milliseconds_are_done<H: Harness>(bench: Bench<H>) -> CaseRes
     let clock = StoreClock::new(&bench).await?;
     for millis in [1, 2, 3, 5, 10, 20] {
         let key = bench.key(&format!("brief:{millis}"))?;
-        let grant = take(&client, &key, LONG).await?;
+        let grant = acquire(&client, &key, LONG).await?;
         let before_ms = clock.now_ms().await?;
         let expires_at_ms = renew(&client, &grant.lock_id, ms(millis)).await?;
         let found = client.lookup_raw(Lookup::Key(&key)).await?;
@@ -107,7 +107,7 @@ pub async fn a_few_milliseconds_are_done<H: Harness>(bench: Bench<H>) -> CaseRes
 pub async fn it_returns_the_stores_expiry<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("extended")?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     for round in 0..25 {
         let lasting = LONG + ms(round * 7);
         let expires_at_ms = renew(&client, &grant.lock_id, lasting).await?;
@@ -115,7 +115,7 @@ pub async fn it_returns_the_stores_expiry<H: Harness>(bench: Bench<H>) -> CaseRe
         same("the expiry at the store", info.expires_at_ms, expires_at_ms)?;
         tokio::time::sleep(ms(1)).await;
     }
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -125,7 +125,7 @@ pub async fn it_returns_the_stores_expiry<H: Harness>(bench: Bench<H>) -> CaseRe
 pub async fn it_changes_the_expiry_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let key = bench.key("extended")?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let mut expected = held(&client, &key, &grant.lock_id).await?;
     same("the fence at the store", expected.fence, grant.fence)?;
     for lasting in [LONG * 2, LONG / 2, LONG] {
@@ -134,7 +134,7 @@ pub async fn it_changes_the_expiry_alone<H: Harness>(bench: Bench<H>) -> CaseRes
         let info = held(&client, &key, &grant.lock_id).await?;
         same("the lock after an extend", &info, &expected)?;
     }
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -148,11 +148,11 @@ pub async fn it_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let key = bench.key("extended")?;
     let step = fence_step(&client, &key).await?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     for _ in 0..5 {
         renew(&client, &grant.lock_id, LONG).await?;
     }
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     for _ in 0..3 {
         not_renewed(&client, &grant.lock_id).await?;
     }
@@ -171,7 +171,7 @@ pub async fn it_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult {
 pub async fn it_works_from_any_client<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("extended")?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let elsewhere = other.clone();
     let extending = tokio::spawn(async move { renew(&elsewhere, &grant.lock_id, LONG * 2).await });
     let expires_at_ms = join([extending]).await?;
@@ -182,7 +182,7 @@ pub async fn it_works_from_any_client<H: Harness>(bench: Bench<H>) -> CaseResult
         expires_at_ms,
     )?;
     refused(&other, &key).await?;
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -192,16 +192,16 @@ pub async fn it_works_from_any_client<H: Harness>(bench: Bench<H>) -> CaseResult
 pub async fn it_does_not_bring_back_a_released_lock<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("released")?;
-    let grant = take(&client, &key, LONG).await?;
-    give_back(&client, &grant.lock_id).await?;
+    let grant = acquire(&client, &key, LONG).await?;
+    release(&client, &grant.lock_id).await?;
     for client in [&client, &other] {
         not_renewed(client, &grant.lock_id).await?;
         free(client, &key).await?;
         let found = client.lookup_raw(Lookup::Id(&grant.lock_id)).await?;
         same("lookup of a released id", found, None)?;
     }
-    let next = take(&other, &key, LONG).await?;
-    give_back(&other, &next.lock_id).await?;
+    let next = acquire(&other, &key, LONG).await?;
+    release(&other, &next.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -212,14 +212,14 @@ pub async fn an_unknown_id_is_not_held<H: Harness>(bench: Bench<H>) -> CaseResul
     let client = bench.client().await?;
     let (key, loser) = (bench.key("held")?, LockId::generate()?);
     not_renewed(&client, &LockId::generate()?).await?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let attempt = client.acquire(&key, &loser, ttl(LONG)?).await?;
     same("a contended attempt is Locked", attempt.is_locked(), true)?;
     let before = held(&client, &key, &grant.lock_id).await?;
     not_renewed(&client, &loser).await?;
     let after = held(&client, &key, &grant.lock_id).await?;
     same("the holder's lock", after, before)?;
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -229,9 +229,9 @@ pub async fn an_unknown_id_is_not_held<H: Harness>(bench: Bench<H>) -> CaseResul
 pub async fn it_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("succeeded")?;
-    let former = take(&client, &key, LONG).await?;
-    give_back(&client, &former.lock_id).await?;
-    let successor = take(&other, &key, LONG).await?;
+    let former = acquire(&client, &key, LONG).await?;
+    release(&client, &former.lock_id).await?;
+    let successor = acquire(&other, &key, LONG).await?;
     let before = held(&other, &key, &successor.lock_id).await?;
     for client in [&client, &other] {
         let answer = client.extend(&former.lock_id, ttl(LONG * 10)?).await?;
@@ -239,7 +239,7 @@ pub async fn it_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseRes
     }
     let after = held(&client, &key, &successor.lock_id).await?;
     same("the successor's lock", after, before)?;
-    give_back(&other, &successor.lock_id).await?;
+    release(&other, &successor.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -300,7 +300,7 @@ pub async fn a_holder_learns_that_its_lock_is_gone<H: Harness>(bench: Bench<H>) 
     let guard = client.locks().try_lock(&key).ttl(LONG).await?;
     let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
     same("is_valid of a fresh guard", guard.is_valid(), true)?;
-    give_back(&other, guard.lock_id()).await?;
+    release(&other, guard.lock_id()).await?;
     let answer = guard.extend(LONG).await?;
     same("extend of a removed lock", answer.expires_at_ms(), None)?;
     same("is_valid after that", guard.is_valid(), false)?;

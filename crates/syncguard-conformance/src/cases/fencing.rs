@@ -6,8 +6,8 @@ use syncguard_core::{ErrorCode, Fence, LockId};
 use crate::clock::{dead_at, take_briefly};
 use crate::outcome::same;
 use crate::steps::{
-    LONG, fails_with, fence_of, fence_step, free, give_back, held, holds_nothing, ms, next_fence,
-    refused, renew, rise, take, take_as, ttl,
+    LONG, acquire, acquire_as, fails_with, fence_of, fence_step, free, held, holds_nothing, ms,
+    next_fence, refused, release, renew, rise, ttl,
 };
 use crate::{Bench, CaseResult, Harness, Outcome};
 
@@ -23,12 +23,12 @@ pub async fn fences_strictly_increase<H: Harness>(bench: Bench<H>) -> CaseResult
     let mut fence = None;
     for round in 0..20 {
         let client = &clients[round % clients.len()];
-        let grant = take(client, &key, LONG).await?;
+        let grant = acquire(client, &key, LONG).await?;
         rise(fence, fence_of(&grant))?;
         fence = fence_of(&grant);
         let info = held(&clients[0], &key, &grant.lock_id).await?;
         same("the fence at the store", info.fence, grant.fence)?;
-        give_back(client, &grant.lock_id).await?;
+        release(client, &grant.lock_id).await?;
     }
     Ok(Outcome::Passed)
 }
@@ -114,11 +114,11 @@ pub async fn contention_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (key, id) = (bench.key("contended")?, LockId::generate()?);
     let step = fence_step(&client, &key).await?;
-    let grant = take_as(&client, &key, &id, LONG).await?;
+    let grant = acquire_as(&client, &key, &id, LONG).await?;
     for _ in 0..10 {
         refused(&client, &key).await?;
         refused(&other, &key).await?;
-        take_as(&other, &key, &id, LONG).await?;
+        acquire_as(&other, &key, &id, LONG).await?;
         renew(&other, &id, LONG).await?;
     }
     let info = held(&other, &key, &id).await?;
@@ -127,7 +127,7 @@ pub async fn contention_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult
         info.fence,
         grant.fence,
     )?;
-    give_back(&client, &id).await?;
+    release(&client, &id).await?;
     let next = next_fence(&client, &key).await?;
     same(
         "rise of the fence across contention",
@@ -159,7 +159,7 @@ pub async fn great_fences_are_exact<H: Harness>(bench: Bench<H>) -> CaseResult {
             return Ok(Outcome::NO_COUNTER);
         }
         for fence in counter + 1..=counter + 3 {
-            let grant = take(&client, &key, LONG).await?;
+            let grant = acquire(&client, &key, LONG).await?;
             same(
                 "a great fence",
                 grant.fence.fence(),
@@ -167,7 +167,7 @@ pub async fn great_fences_are_exact<H: Harness>(bench: Bench<H>) -> CaseResult {
             )?;
             let info = held(&client, &key, &grant.lock_id).await?;
             same("a great fence at the store", info.fence, grant.fence)?;
-            give_back(&client, &grant.lock_id).await?;
+            release(&client, &grant.lock_id).await?;
         }
     }
     Ok(Outcome::Passed)
@@ -189,10 +189,10 @@ pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench
     {
         return Ok(Outcome::NO_COUNTER);
     }
-    let last = take(&client, &key, LONG).await?;
+    let last = acquire(&client, &key, LONG).await?;
     same("the last fence", fence_of(&last), Some(FENCE_MAX))?;
     refused(&other, &key).await?;
-    give_back(&client, &last.lock_id).await?;
+    release(&client, &last.lock_id).await?;
     for client in [&client, &other, &client] {
         let attempt = client.acquire(&key, &id, ttl(LONG)?);
         fails_with(
@@ -210,8 +210,8 @@ pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench
         holds_nothing(client, &id).await?;
     }
     let elsewhere = bench.key("fresh")?;
-    take_as(&client, &elsewhere, &id, LONG).await?;
-    give_back(&client, &id).await?;
+    acquire_as(&client, &elsewhere, &id, LONG).await?;
+    release(&client, &id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -230,7 +230,7 @@ pub async fn past_the_greatest_fence_no_expired_lock_is_taken_over<H: Harness>(
     if !harness.set_fence_counter(&key, FENCE_MAX - 1).await? {
         return Ok(Outcome::NO_COUNTER);
     }
-    let last = take(&client, &key, LONG).await?;
+    let last = acquire(&client, &key, LONG).await?;
     same("the last fence", fence_of(&last), Some(FENCE_MAX))?;
     renew(&client, &last.lock_id, ms(50)).await?;
     tokio::time::sleep_until(dead_at(ms(50)).into()).await;

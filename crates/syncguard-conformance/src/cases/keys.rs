@@ -12,8 +12,8 @@ use crate::keyspace::{
 };
 use crate::outcome::{require, same};
 use crate::steps::{
-    LONG, SOON, fails_with, free, give_back, held, holds_nothing, join, ms, next_fence, refused,
-    renew, rise, take, take_as, ttl,
+    LONG, SOON, acquire, acquire_as, fails_with, free, held, holds_nothing, join, ms, next_fence,
+    refused, release, renew, rise, ttl,
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
@@ -54,7 +54,7 @@ pub async fn canonical_spellings_are_one_lock<H: Harness>(bench: Bench<H>) -> Ca
             let seen = info.fence.fence().map(Fence::get);
             rise(fence, seen)?;
             fence = seen;
-            give_back(&client, &id).await?;
+            release(&client, &id).await?;
         }
     }
     Ok(Outcome::Passed)
@@ -150,7 +150,7 @@ pub async fn dots_alone_are_keys<H: Harness>(bench: Bench<H>) -> CaseResult {
         held(&other, &key, &id).await?;
         refused(&other, &key).await?;
         renew(&other, &id, ms(20_000)).await?;
-        give_back(&client, &id).await?;
+        release(&client, &id).await?;
         holds_nothing(&other, &id).await?;
     }
     Ok(Outcome::Passed)
@@ -164,7 +164,7 @@ pub async fn keys_that_imitate_internal_names_do_no_harm<H: Harness>(
 ) -> CaseResult {
     let client = bench.client().await?;
     let key = bench.key("bar")?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let before = held(&client, &key, &grant.lock_id).await?;
     let (key_text, id_text) = (key.as_str(), grant.lock_id.as_str());
     let mut fences = None;
@@ -188,7 +188,7 @@ pub async fn keys_that_imitate_internal_names_do_no_harm<H: Harness>(
                 held(&client, &imitation, &id).await?;
                 let during = held(&client, &key, &grant.lock_id).await?;
                 same("the lock whose name was imitated", &during, &before)?;
-                give_back(&client, &id).await?;
+                release(&client, &id).await?;
             }
             Err(error) => same(
                 "the refusal of a key like an internal name",
@@ -199,7 +199,7 @@ pub async fn keys_that_imitate_internal_names_do_no_harm<H: Harness>(
         let after = held(&client, &key, &grant.lock_id).await?;
         same("the lock whose name was imitated", &after, &before)?;
     }
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     for _ in 0..2 {
         let next = next_fence(&client, &key).await?;
         rise(fences, next)?;
@@ -287,8 +287,8 @@ pub async fn bad_keys_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
     }
     // Too long as it is written, but not in NFC.
     let shrinks = format!("{space}{}", "e\u{301}".repeat(240));
-    let grant = take(&client, &LockKey::new(&shrinks)?, LONG).await?;
-    give_back(&client, &grant.lock_id).await?;
+    let grant = acquire(&client, &LockKey::new(&shrinks)?, LONG).await?;
+    release(&client, &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -299,7 +299,7 @@ pub async fn bad_keys_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
 pub async fn malformed_ids_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let key = bench.key("held")?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let before = held(&client, &key, &grant.lock_id).await?;
     let id = grant.lock_id.as_str();
     let malformed = [
@@ -327,7 +327,7 @@ pub async fn malformed_ids_are_refused<H: Harness>(bench: Bench<H>) -> CaseResul
     }
     let after = held(&client, &key, &grant.lock_id).await?;
     same("a lock whose id was misspelt", after, before)?;
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -340,7 +340,7 @@ pub async fn ids_are_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> CaseRes
     let id = |end: &str| LockId::parse(&format!("{space}-_-_-_-_{end}"));
     let (lower, upper) = (id("aw")?, id("aW")?);
     let (one, two) = (bench.key("one")?, bench.key("two")?);
-    take_as(&client, &one, &lower, LONG).await?;
+    acquire_as(&client, &one, &lower, LONG).await?;
     holds_nothing(&client, &upper).await?;
     refused(&client, &one).await?;
     let attempt = client.acquire(&one, &upper, ttl(LONG)?).await?;
@@ -349,17 +349,17 @@ pub async fn ids_are_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> CaseRes
         attempt.is_locked(),
         true,
     )?;
-    take_as(&client, &two, &upper, LONG).await?;
+    acquire_as(&client, &two, &upper, LONG).await?;
     held(&client, &one, &lower).await?;
     held(&client, &two, &upper).await?;
-    give_back(&client, &upper).await?;
+    release(&client, &upper).await?;
     held(&client, &one, &lower).await?;
-    give_back(&client, &lower).await?;
+    release(&client, &lower).await?;
 
     let marks = LockId::parse("__-_-_-_-_-_-_-_-_-___")?;
-    take_as(&client, &one, &marks, LONG).await?;
+    acquire_as(&client, &one, &marks, LONG).await?;
     held(&client, &one, &marks).await?;
-    give_back(&client, &marks).await?;
+    release(&client, &marks).await?;
     Ok(Outcome::Passed)
 }
 
@@ -370,11 +370,11 @@ pub async fn ids_are_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> CaseRes
 pub async fn one_id_on_two_keys_harms_nobody_else<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (first, second, third) = (bench.key("1")?, bench.key("2")?, bench.key("3")?);
-    let bystander = take(&other, &third, LONG).await?.lock_id;
+    let bystander = acquire(&other, &third, LONG).await?.lock_id;
     let before = held(&other, &third, &bystander).await?;
 
     let (id, lasting) = (LockId::generate()?, ttl(LONG)?);
-    take_as(&client, &first, &id, LONG).await?;
+    acquire_as(&client, &first, &id, LONG).await?;
     match client.acquire(&second, &id, lasting).await {
         Ok(answer) => {
             same("a free key is Locked", answer.is_locked(), false)?;
@@ -400,7 +400,7 @@ pub async fn one_id_on_two_keys_harms_nobody_else<H: Harness>(bench: Bench<H>) -
     tokio::time::sleep_until(dead_at(ms(200)).into()).await;
     let mut successors = Vec::new();
     for key in [&left, &right] {
-        let successor = take(&other, key, LONG).await?.lock_id;
+        let successor = acquire(&other, key, LONG).await?.lock_id;
         successors.push((key, successor, held(&other, key, &successor).await?));
     }
     holds_nothing(&client, &id).await?;
@@ -408,7 +408,7 @@ pub async fn one_id_on_two_keys_harms_nobody_else<H: Harness>(bench: Bench<H>) -
     for (key, holder, before) in successors {
         let after = held(&other, key, &holder).await?;
         same("the lock of another id", after, before)?;
-        give_back(&other, &holder).await?;
+        release(&other, &holder).await?;
     }
     Ok(Outcome::Passed)
 }

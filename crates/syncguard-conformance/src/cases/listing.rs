@@ -16,7 +16,7 @@ use crate::keyspace::{filled, wide_keys};
 use crate::outcome::{require, same, step};
 use crate::pages::{CANNOT_LIST, Listed, can_list, listed, lists, looked_up, pages};
 use crate::steps::{
-    LONG, fence_of, fence_step, free, give_back, held, join, ms, next_fence, renew, rise, take,
+    LONG, acquire, fence_of, fence_step, free, held, join, ms, next_fence, release, renew, rise,
 };
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
@@ -35,10 +35,10 @@ pub async fn every_live_lock_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult
         let client = &clients[index % 2];
         if index % 3 == 0 {
             first_ends = Some(dead_at(first_lease));
-            let id = take(client, key, first_lease).await?.lock_id;
+            let id = acquire(client, key, first_lease).await?.lock_id;
             renew(client, &id, LONG).await?;
         } else {
-            take(client, key, LONG).await?;
+            acquire(client, key, LONG).await?;
         }
         expected.extend([looked_up(client, key).await?]);
     }
@@ -50,10 +50,10 @@ pub async fn every_live_lock_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult
             lists(client, bench.namespace(), limit, &expected).await?;
         }
     }
-    let id = take(&clients[0], &bench.key("at-once")?, LONG).await?;
+    let id = acquire(&clients[0], &bench.key("at-once")?, LONG).await?;
     let at_once = listed(&clients[1], bench.namespace(), MAX_PAGE_SIZE).await?;
     same("locks after one more grant", at_once.len(), 25)?;
-    give_back(&clients[0], &id.lock_id).await?;
+    release(&clients[0], &id.lock_id).await?;
     give_all_back(&clients[0], &expected).await?;
     lists(&clients[1], bench.namespace(), 7, &BTreeMap::new()).await?;
     Ok(Outcome::Passed)
@@ -70,7 +70,7 @@ pub async fn until_its_end_a_lock_is_shown<H: Harness>(bench: Bench<H>) -> CaseR
     let key = bench.key("ending")?;
     for lasting in LIFETIMES {
         let begun = Instant::now();
-        let id = take(&client, &key, lasting).await?.lock_id;
+        let id = acquire(&client, &key, lasting).await?.lock_id;
         tokio::time::sleep_until((begun + lasting * 3 / 4).into()).await;
         let listed = listed(&client, key.as_str(), MAX_PAGE_SIZE).await?;
         let in_time = begun.elapsed() < lasting;
@@ -136,10 +136,10 @@ pub async fn the_dead_are_not_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
         take_briefly(&client, &taken_over).await?,
     ];
     let live = hold(&client, &bench.keys("live", 2)?).await?;
-    let released = take(&client, &bench.key("released")?, LONG).await?;
+    let released = acquire(&client, &bench.key("released")?, LONG).await?;
     // It has been listed, should anyone remember it.
     listed(&other, bench.namespace(), MAX_PAGE_SIZE).await?;
-    give_back(&client, &released.lock_id).await?;
+    release(&client, &released.lock_id).await?;
     for lease in &leases {
         lease.end().await;
     }
@@ -416,7 +416,7 @@ pub async fn a_thousand_locks_are_shown<H: Harness>(bench: Bench<H>) -> CaseResu
         tasks.push(tokio::spawn(async move {
             let mut locks = BTreeMap::new();
             for key in keys {
-                let grant = take(&client, &key, LONG).await?;
+                let grant = acquire(&client, &key, LONG).await?;
                 locks.insert(key.as_str().to_owned(), grant);
                 tokio::task::yield_now().await;
             }
@@ -437,7 +437,7 @@ pub async fn a_thousand_locks_are_shown<H: Harness>(bench: Bench<H>) -> CaseResu
     let releases = held.into_iter().map(|(client, locks)| {
         tokio::spawn(async move {
             for grant in locks.values() {
-                give_back(&client, &grant.lock_id).await?;
+                release(&client, &grant.lock_id).await?;
                 tokio::task::yield_now().await;
             }
             Ok(())
@@ -460,7 +460,7 @@ pub async fn it_changes_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     next_fence(&client, &dead).await?;
     let idle_before = next_fence(&client, &idle).await?;
     let lease = take_briefly(&client, &dead).await?;
-    let grant = take(&client, &live, LONG).await?;
+    let grant = acquire(&client, &live, LONG).await?;
     let before = held(&client, &live, &grant.lock_id).await?;
     lease.end().await;
     // Longer than any clean-up's guard.
@@ -475,7 +475,7 @@ pub async fn it_changes_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     same("the lock after many listings", after, before)?;
     free(&client, &dead).await?;
     free(&client, &idle).await?;
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     for (key, before) in [
         (&live, fence_of(&grant)),
         (&dead, fence_of(&lease.grant)),
@@ -553,7 +553,7 @@ fn hold<B: LockBackend>(
     step(async move {
         let mut locks = BTreeMap::new();
         for key in keys {
-            take(client, key, LONG).await?;
+            acquire(client, key, LONG).await?;
             locks.extend([looked_up(client, key).await?]);
         }
         Ok(locks)
@@ -568,7 +568,7 @@ fn give_all_back<B: LockBackend>(
     step(async move {
         let ids: Vec<LockId> = locks.values().map(|lock| lock.lock_id).collect();
         for id in ids {
-            give_back(client, &id).await?;
+            release(client, &id).await?;
         }
         Ok(())
     })

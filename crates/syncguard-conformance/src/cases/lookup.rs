@@ -6,7 +6,7 @@ use syncguard_core::{LockId, hash_key};
 use crate::clock::take_briefly;
 use crate::outcome::{require, same};
 use crate::steps::{
-    LONG, fence_of, fence_step, free, give_back, held, ms, next_fence, rise, take, ttl,
+    LONG, acquire, fence_of, fence_step, free, held, ms, next_fence, release, rise, ttl,
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
@@ -24,7 +24,7 @@ pub async fn is_locked_follows_the_lock<H: Harness>(bench: Bench<H>) -> CaseResu
                 false,
             )?;
         }
-        let grant = take(&clients[round % 2], &key, LONG).await?;
+        let grant = acquire(&clients[round % 2], &key, LONG).await?;
         for client in &clients {
             same(
                 "is_locked of a held key",
@@ -37,7 +37,7 @@ pub async fn is_locked_follows_the_lock<H: Harness>(bench: Bench<H>) -> CaseResu
                 false,
             )?;
         }
-        give_back(&clients[(round + 1) % 2], &grant.lock_id).await?;
+        release(&clients[(round + 1) % 2], &grant.lock_id).await?;
     }
     same(
         "is_locked after the release",
@@ -53,7 +53,7 @@ pub async fn is_locked_follows_the_lock<H: Harness>(bench: Bench<H>) -> CaseResu
 pub async fn it_shows_the_grant_by_key_and_by_id<H: Harness>(bench: Bench<H>) -> CaseResult {
     let clients = bench.clients(2).await?;
     let key = bench.key("looked-up")?;
-    let grant = take(&clients[0], &key, LONG).await?;
+    let grant = acquire(&clients[0], &key, LONG).await?;
     for client in &clients {
         let info = held(client, &key, &grant.lock_id).await?;
         same("the expiry", info.expires_at_ms, grant.expires_at_ms)?;
@@ -65,7 +65,7 @@ pub async fn it_shows_the_grant_by_key_and_by_id<H: Harness>(bench: Bench<H>) ->
             acquired_at_ms,
         )?;
     }
-    give_back(&clients[0], &grant.lock_id).await?;
+    release(&clients[0], &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -76,7 +76,7 @@ pub async fn it_finds_one_among_many<H: Harness>(bench: Bench<H>) -> CaseResult 
     let client = bench.client().await?;
     let mut locks = Vec::new();
     for key in bench.keys("many", 20)? {
-        let grant = take(&client, &key, LONG).await?;
+        let grant = acquire(&client, &key, LONG).await?;
         locks.push((key, grant));
     }
     for (key, grant) in &locks {
@@ -84,7 +84,7 @@ pub async fn it_finds_one_among_many<H: Harness>(bench: Bench<H>) -> CaseResult 
         same("the expiry", info.expires_at_ms, grant.expires_at_ms)?;
     }
     for (_, grant) in &locks {
-        give_back(&client, &grant.lock_id).await?;
+        release(&client, &grant.lock_id).await?;
     }
     Ok(Outcome::Passed)
 }
@@ -102,7 +102,7 @@ pub async fn what_is_absent_is_none<H: Harness>(bench: Bench<H>) -> CaseResult {
         client.lookup_raw(Lookup::Id(&unknown)).await?,
         None,
     )?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let attempt = client.acquire(&key, &loser, ttl(LONG)?).await?;
     same("a contended attempt is Locked", attempt.is_locked(), true)?;
     same(
@@ -110,7 +110,7 @@ pub async fn what_is_absent_is_none<H: Harness>(bench: Bench<H>) -> CaseResult {
         client.lookup_raw(Lookup::Id(&loser)).await?,
         None,
     )?;
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     free(&client, &key).await?;
     let released = client.lookup_raw(Lookup::Id(&grant.lock_id)).await?;
     same("lookup of a released id", released, None)?;
@@ -125,7 +125,7 @@ pub async fn by_id_it_shows_the_ids_own_lock<H: Harness>(bench: Bench<H>) -> Cas
     let key = bench.key("passed-on")?;
     let mut former = Vec::new();
     for _ in 0..3 {
-        let grant = take(&client, &key, LONG).await?;
+        let grant = acquire(&client, &key, LONG).await?;
         for id in &former {
             for client in [&client, &other] {
                 let found = client.lookup_raw(Lookup::Id(id)).await?;
@@ -138,7 +138,7 @@ pub async fn by_id_it_shows_the_ids_own_lock<H: Harness>(bench: Bench<H>) -> Cas
             }
         }
         held(&other, &key, &grant.lock_id).await?;
-        give_back(&client, &grant.lock_id).await?;
+        release(&client, &grant.lock_id).await?;
         former.push(grant.lock_id);
     }
     Ok(Outcome::Passed)
@@ -182,7 +182,7 @@ pub async fn reads_change_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     let step = fence_step(&client, &key).await?;
     let idle_before = next_fence(&client, &idle).await?;
     let before = next_fence(&client, &key).await?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let expected = held(&client, &key, &grant.lock_id).await?;
     for _ in 0..10 {
         for client in [&client, &other] {
@@ -203,7 +203,7 @@ pub async fn reads_change_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
         rise(before, fence_of(&grant))?,
         step,
     )?;
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     for (key, before) in [(&key, fence_of(&grant)), (&idle, idle_before)] {
         let after = next_fence(&client, key).await?;
         same("rise of the fence across reads", rise(before, after)?, step)?;
@@ -217,7 +217,7 @@ pub async fn reads_change_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
 pub async fn it_shows_hashes<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let key = bench.key("hashed:caf\u{e9}")?;
-    let grant = take(&client, &key, LONG).await?;
+    let grant = acquire(&client, &key, LONG).await?;
     let raw = held(&client, &key, &grant.lock_id).await?;
     let locks = client.locks();
     for lookup in [locks.get_by_key(&key), locks.get_by_id(grant.lock_id)] {
@@ -240,7 +240,7 @@ pub async fn it_shows_hashes<H: Harness>(bench: Bench<H>) -> CaseResult {
             )?;
         }
     }
-    give_back(&client, &grant.lock_id).await?;
+    release(&client, &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -260,7 +260,7 @@ pub async fn clean_up_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) 
     }
     let mut holding = Vec::new();
     for key in &live {
-        let id = take(&client, key, LONG).await?.lock_id;
+        let id = acquire(&client, key, LONG).await?.lock_id;
         holding.push((key, id, held(&client, key, &id).await?));
     }
     for lease in &leases {
@@ -291,7 +291,7 @@ pub async fn clean_up_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) 
         )?;
     }
     for (_, id, _) in holding {
-        give_back(&client, &id).await?;
+        release(&client, &id).await?;
     }
     Ok(Outcome::Passed)
 }

@@ -4,7 +4,7 @@ use syncguard_core::LockId;
 
 use crate::keyspace::do_not_contend;
 use crate::outcome::same;
-use crate::steps::{LONG, give_back, held, holds_nothing, join, renew, take_as};
+use crate::steps::{LONG, acquire_as, held, holds_nothing, join, release, renew};
 use crate::{Bench, CaseResult, Harness, Outcome};
 
 /// Patterns, and what they match in `LIKE`, in globs and in regular expressions.
@@ -61,7 +61,7 @@ pub async fn ids_match_themselves_alone<H: Harness>(bench: Bench<H>) -> CaseResu
     let space = bench.namespace().replace(['-', '_'], "x");
     let plain = LockId::parse(&format!("{space}abcdefghAw"))?;
     let key = bench.key("plain")?;
-    take_as(&client, &key, &plain, LONG).await?;
+    acquire_as(&client, &key, &plain, LONG).await?;
     let before = held(&client, &key, &plain).await?;
     let patterns = (0..plain.as_str().len()).map(|place| {
         let mut text = plain.as_str().to_owned();
@@ -73,13 +73,13 @@ pub async fn ids_match_themselves_alone<H: Harness>(bench: Bench<H>) -> CaseResu
     for text in patterns.chain([whole]) {
         let pattern = LockId::parse(&text)?;
         holds_nothing(&client, &pattern).await?;
-        take_as(&client, &own, &pattern, LONG).await?;
+        acquire_as(&client, &own, &pattern, LONG).await?;
         held(&client, &own, &pattern).await?;
         renew(&client, &pattern, LONG * 2).await?;
-        give_back(&client, &pattern).await?;
+        release(&client, &pattern).await?;
         let after = held(&client, &key, &plain).await?;
         same("the lock of an id that a pattern matches", &after, &before)?;
     }
-    give_back(&client, &plain).await?;
+    release(&client, &plain).await?;
     Ok(Outcome::Passed)
 }

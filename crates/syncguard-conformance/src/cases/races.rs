@@ -12,8 +12,8 @@ use crate::clock::dead_at;
 use crate::outcome::{require, same, step};
 use crate::polling::halted;
 use crate::steps::{
-    LONG, fence_of, free, give_back, held, holds_nothing, ms, next_fence, renew, rise, take,
-    take_as, ttl,
+    LONG, acquire, acquire_as, fence_of, free, held, holds_nothing, ms, next_fence, release, renew,
+    rise, ttl,
 };
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
@@ -26,9 +26,9 @@ const HALTS: usize = 12;
 pub async fn a_halted_extend_brings_nothing_back<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     for (polls, key) in bench.keys("extended", HALTS)?.iter().enumerate() {
-        let id = take(&client, key, LONG).await?.lock_id;
+        let id = acquire(&client, key, LONG).await?.lock_id;
         let extend = client.extend(&id, ttl(LONG * 10)?);
-        let (extended, released) = halted(polls, extend, give_back(&other, &id)).await;
+        let (extended, released) = halted(polls, extend, release(&other, &id)).await;
         let _ = extended?;
         released?;
         free(&other, key).await?;
@@ -43,7 +43,7 @@ pub async fn a_halted_extend_brings_nothing_back<H: Harness>(bench: Bench<H>) ->
 pub async fn a_halted_extend_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     for (polls, key) in bench.keys("extended", HALTS)?.iter().enumerate() {
-        let id = take(&client, key, LONG).await?.lock_id;
+        let id = acquire(&client, key, LONG).await?.lock_id;
         let extend = client.extend(&id, ttl(LONG * 10)?);
         let (extended, successor) = halted(polls, extend, pass_on(&other, key, &id)).await;
         let _ = extended?;
@@ -58,10 +58,10 @@ pub async fn a_halted_extend_leaves_a_successor_alone<H: Harness>(bench: Bench<H
 pub async fn a_halted_release_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     for (polls, key) in bench.keys("released", HALTS)?.iter().enumerate() {
-        let id = take(&client, key, LONG).await?.lock_id;
+        let id = acquire(&client, key, LONG).await?.lock_id;
         let passing_on = async {
             let released = other.release(&id).await?.is_released();
-            let successor = take(&other, key, LONG).await?.lock_id;
+            let successor = acquire(&other, key, LONG).await?.lock_id;
             Ok::<_, Failure>((released, held(&other, key, &successor).await?))
         };
         let (first, passed_on) = halted(polls, client.release(&id), passing_on).await;
@@ -82,7 +82,7 @@ pub async fn a_halted_release_leaves_a_successor_alone<H: Harness>(bench: Bench<
 pub async fn a_halted_release_frees_an_extended_lock<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     for (polls, key) in bench.keys("released", HALTS)?.iter().enumerate() {
-        let id = take(&client, key, LONG).await?.lock_id;
+        let id = acquire(&client, key, LONG).await?.lock_id;
         let extend = other.extend(&id, ttl(LONG * 10)?);
         let (released, extended) = halted(polls, client.release(&id), extend).await;
         let _ = extended?;
@@ -105,7 +105,7 @@ pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench
     }
     let mut all_dead_at = dead_at(ms(0));
     for key in &expired {
-        let id = take(&client, key, LONG).await?.lock_id;
+        let id = acquire(&client, key, LONG).await?.lock_id;
         renew(&client, &id, ms(10)).await?;
         all_dead_at = dead_at(ms(10));
     }
@@ -132,7 +132,7 @@ pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench
             same("the fence at the store", info.fence, grant.fence)?;
             let loser = if grant.lock_id == one { two } else { one };
             holds_nothing(&client, &loser).await?;
-            give_back(&other, &grant.lock_id).await?;
+            release(&other, &grant.lock_id).await?;
             rise(fence_of(&grant), next_fence(&other, key).await?)?;
         }
     }
@@ -146,10 +146,10 @@ pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H
     let (client, other) = (bench.client().await?, bench.client().await?);
     for (polls, key) in bench.keys("replayed", HALTS)?.iter().enumerate() {
         let id = LockId::generate()?;
-        let grant = take_as(&client, key, &id, LONG).await?;
+        let grant = acquire_as(&client, key, &id, LONG).await?;
         let (successor, lasting) = (LockId::generate()?, ttl(LONG)?);
         let passing_on = async {
-            give_back(&other, &id).await?;
+            release(&other, &id).await?;
             let answer = other.acquire(key, &successor, lasting).await?;
             Ok::<_, Failure>(answer.granted())
         };
@@ -167,7 +167,7 @@ pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H
             (Some(_), None) => {
                 held(&other, key, &id).await?;
                 holds_nothing(&other, &successor).await?;
-                give_back(&client, &id).await?;
+                release(&client, &id).await?;
             }
             (None, None) => {
                 return Err(Failure::new(
@@ -186,7 +186,7 @@ pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -
     let (client, other) = (bench.client().await?, bench.client().await?);
     for (index, key) in bench.keys("looked-up", 2 * HALTS)?.iter().enumerate() {
         let (polls, by_key) = (index / 2, index % 2 == 0);
-        let id = take(&client, key, LONG).await?.lock_id;
+        let id = acquire(&client, key, LONG).await?.lock_id;
         let former = held(&client, key, &id).await?;
         let by = if by_key {
             Lookup::Key(key)
@@ -202,7 +202,7 @@ pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -
                 format_args!("a halted lookup: expected {former:?} or none, saw {found:?}"),
             )?;
         }
-        give_back(&other, &successor.lock_id).await?;
+        release(&other, &successor.lock_id).await?;
     }
     Ok(Outcome::Passed)
 }
@@ -213,7 +213,7 @@ pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -
 pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("extended")?;
-    let id = take(&client, &key, LONG).await?.lock_id;
+    let id = acquire(&client, &key, LONG).await?.lock_id;
     let mut lasting = LONG;
     for polls in 0..HALTS {
         for by in [Lookup::Key(&key), Lookup::Id(&id)] {
@@ -232,7 +232,7 @@ pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> Ca
             }
         }
     }
-    give_back(&client, &id).await?;
+    release(&client, &id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -244,8 +244,8 @@ fn pass_on<B: LockBackend>(
     former: &LockId,
 ) -> impl Future<Output = Result<LockInfoDebug<B::Fence>, Failure>> {
     step(async move {
-        give_back(client, former).await?;
-        let successor = take(client, key, LONG * 2).await?.lock_id;
+        release(client, former).await?;
+        let successor = acquire(client, key, LONG * 2).await?.lock_id;
         held(client, key, &successor).await
     })
 }
@@ -266,6 +266,6 @@ fn undisturbed<B: LockBackend>(
             successor,
         )?;
         holds_nothing(client, former).await?;
-        give_back(client, &id).await
+        release(client, &id).await
     })
 }

@@ -5,8 +5,8 @@ use syncguard_core::backend::Lookup;
 
 use crate::outcome::same;
 use crate::steps::{
-    LONG, fence_of, fence_step, free, give_back, held, holds_nothing, join, ms, next_fence,
-    not_released, refused, renew, rise, take, take_as, ttl,
+    LONG, acquire, acquire_as, fence_of, fence_step, free, held, holds_nothing, join, ms,
+    next_fence, not_released, refused, release, renew, rise, ttl,
 };
 use crate::{Bench, CaseResult, Harness, Outcome};
 
@@ -17,11 +17,11 @@ pub async fn it_frees_the_key_at_once<H: Harness>(bench: Bench<H>) -> CaseResult
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("released")?;
     for _ in 0..5 {
-        let grant = take(&client, &key, LONG).await?;
-        give_back(&client, &grant.lock_id).await?;
+        let grant = acquire(&client, &key, LONG).await?;
+        release(&client, &grant.lock_id).await?;
         free(&other, &key).await?;
-        let next = take(&other, &key, LONG).await?;
-        give_back(&other, &next.lock_id).await?;
+        let next = acquire(&other, &key, LONG).await?;
+        release(&other, &next.lock_id).await?;
     }
     Ok(Outcome::Passed)
 }
@@ -32,8 +32,8 @@ pub async fn it_frees_the_key_at_once<H: Harness>(bench: Bench<H>) -> CaseResult
 pub async fn it_works_from_any_client<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("handed-over")?;
-    let grant = take(&client, &key, LONG).await?;
-    let elsewhere = tokio::spawn(async move { give_back(&other, &grant.lock_id).await });
+    let grant = acquire(&client, &key, LONG).await?;
+    let elsewhere = tokio::spawn(async move { release(&other, &grant.lock_id).await });
     join([elsewhere]).await?;
     free(&client, &key).await?;
     Ok(Outcome::Passed)
@@ -45,8 +45,8 @@ pub async fn it_works_from_any_client<H: Harness>(bench: Bench<H>) -> CaseResult
 pub async fn again_it_is_not_held<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("twice")?;
-    let grant = take(&client, &key, LONG).await?;
-    give_back(&client, &grant.lock_id).await?;
+    let grant = acquire(&client, &key, LONG).await?;
+    release(&client, &grant.lock_id).await?;
     for client in [&client, &other, &client, &other] {
         not_released(client, &grant.lock_id).await?;
     }
@@ -71,16 +71,16 @@ pub async fn an_unknown_id_is_not_held<H: Harness>(bench: Bench<H>) -> CaseResul
 pub async fn it_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("succeeded")?;
-    let former = take(&client, &key, LONG).await?;
-    give_back(&client, &former.lock_id).await?;
-    let successor = take(&other, &key, LONG).await?;
+    let former = acquire(&client, &key, LONG).await?;
+    release(&client, &former.lock_id).await?;
+    let successor = acquire(&other, &key, LONG).await?;
     let before = held(&other, &key, &successor.lock_id).await?;
     for client in [&client, &other] {
         holds_nothing(client, &former.lock_id).await?;
     }
     let after = held(&client, &key, &successor.lock_id).await?;
     same("the successor's lock", after, before)?;
-    give_back(&other, &successor.lock_id).await?;
+    release(&other, &successor.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -91,7 +91,7 @@ pub async fn of_concurrent_releases_one_succeeds<H: Harness>(bench: Bench<H>) ->
     let clients = bench.clients(4).await?;
     let key = bench.key("contended-release")?;
     for _ in 0..10 {
-        let grant = take(&clients[0], &key, LONG).await?;
+        let grant = acquire(&clients[0], &key, LONG).await?;
         let releases = (0..16).map(|index| {
             let client = clients[index % clients.len()].clone();
             tokio::spawn(async move { Ok(client.release(&grant.lock_id).await?.is_released()) })
@@ -112,10 +112,10 @@ pub async fn it_leaves_other_locks_alone<H: Harness>(bench: Bench<H>) -> CaseRes
     let keys = bench.keys("one-of-many", 5)?;
     let mut locks = Vec::new();
     for key in &keys {
-        locks.push((key, take(&client, key, LONG).await?.lock_id));
+        locks.push((key, acquire(&client, key, LONG).await?.lock_id));
     }
     while let Some((key, id)) = locks.pop() {
-        give_back(&client, &id).await?;
+        release(&client, &id).await?;
         free(&client, key).await?;
         for (key, id) in &locks {
             held(&client, key, id).await?;
@@ -130,26 +130,26 @@ pub async fn it_leaves_other_locks_alone<H: Harness>(bench: Bench<H>) -> CaseRes
 pub async fn it_forgets_the_id<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("forgotten")?;
-    let former = take(&client, &key, LONG).await?;
-    give_back(&client, &former.lock_id).await?;
+    let former = acquire(&client, &key, LONG).await?;
+    release(&client, &former.lock_id).await?;
     for client in [&client, &other] {
         let found = client.lookup_raw(Lookup::Id(&former.lock_id)).await?;
         same("lookup of a released id", found, None)?;
     }
-    let successor = take(&other, &key, LONG).await?;
+    let successor = acquire(&other, &key, LONG).await?;
     for client in [&client, &other] {
         let found = client.lookup_raw(Lookup::Id(&former.lock_id)).await?;
         same("lookup of a released id", found, None)?;
     }
-    give_back(&other, &successor.lock_id).await?;
+    release(&other, &successor.lock_id).await?;
     let found = client.lookup_raw(Lookup::Id(&successor.lock_id)).await?;
     same("lookup of a released id", found, None)?;
     // An id that moves on to another key leaves the first one behind.
     let elsewhere = bench.key("elsewhere")?;
-    take_as(&client, &elsewhere, &former.lock_id, LONG).await?;
+    acquire_as(&client, &elsewhere, &former.lock_id, LONG).await?;
     held(&other, &elsewhere, &former.lock_id).await?;
     free(&other, &key).await?;
-    give_back(&other, &former.lock_id).await?;
+    release(&other, &former.lock_id).await?;
     free(&client, &elsewhere).await?;
     Ok(Outcome::Passed)
 }
@@ -164,14 +164,14 @@ pub async fn it_leaves_the_fence_counter_alone<H: Harness>(bench: Bench<H>) -> C
     let client = bench.client().await?;
     let key = bench.key("counted")?;
     let step = fence_step(&client, &key).await?;
-    let first = take(&client, &key, LONG).await?;
-    give_back(&client, &first.lock_id).await?;
+    let first = acquire(&client, &key, LONG).await?;
+    release(&client, &first.lock_id).await?;
     for _ in 0..5 {
         not_released(&client, &first.lock_id).await?;
     }
-    let second = take(&client, &key, LONG).await?;
+    let second = acquire(&client, &key, LONG).await?;
     not_released(&client, &first.lock_id).await?;
-    give_back(&client, &second.lock_id).await?;
+    release(&client, &second.lock_id).await?;
     let third = next_fence(&client, &key).await?;
     let rises = [
         rise(fence_of(&first), fence_of(&second))?,
@@ -190,7 +190,7 @@ pub async fn releases_in_flight_never_free_a_successor<H: Harness>(bench: Bench<
     let rounds = bench.keys("passed-on", 40)?.into_iter().map(|key| {
         let clients = clients.clone();
         tokio::spawn(async move {
-            let former = take(&clients[0], &key, LONG).await?.lock_id;
+            let former = acquire(&clients[0], &key, LONG).await?.lock_id;
             let releases = (0..RELEASES).map(|index| {
                 let client = clients[index % clients.len()].clone();
                 tokio::spawn(async move { Ok(client.release(&former).await?.is_released()) })
@@ -208,7 +208,7 @@ pub async fn releases_in_flight_never_free_a_successor<H: Harness>(bench: Bench<
             let released = released.into_iter().filter(|released| *released).count();
             same("releases that succeeded", released, 1)?;
             held(&clients[2], &key, &successor).await?;
-            give_back(&clients[3], &successor).await
+            release(&clients[3], &successor).await
         })
     });
     join(rounds).await?;
@@ -221,13 +221,13 @@ pub async fn releases_in_flight_never_free_a_successor<H: Harness>(bench: Bench<
 pub async fn a_lock_outlives_its_client<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (gone, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("left")?;
-    let grant = take(&gone, &key, LONG).await?;
+    let grant = acquire(&gone, &key, LONG).await?;
     drop(gone);
     tokio::time::sleep(ms(200)).await;
     held(&other, &key, &grant.lock_id).await?;
     refused(&other, &key).await?;
     renew(&other, &grant.lock_id, LONG).await?;
-    give_back(&bench.client().await?, &grant.lock_id).await?;
+    release(&bench.client().await?, &grant.lock_id).await?;
     free(&other, &key).await?;
     Ok(Outcome::Passed)
 }

@@ -11,7 +11,7 @@ use crate::clock::take_briefly;
 use crate::outcome::{require, same, step};
 use crate::polling::{halted, poll_once, poll_times};
 use crate::steps::{
-    LONG, SOON, give_back, join, ms, next_fence, not_released, not_renewed, refused, renew, take,
+    LONG, SOON, acquire, join, ms, next_fence, not_released, not_renewed, refused, release, renew,
     ttl,
 };
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome, Stored};
@@ -29,7 +29,7 @@ pub async fn a_released_key_leaves_its_counter<H: Harness>(bench: Bench<H>) -> C
     let (client, other) = (bench.client().await?, bench.client().await?);
     let mut ids = Vec::new();
     for key in bench.keys("released", 20)? {
-        ids.push(take(&client, &key, LONG).await?.lock_id);
+        ids.push(acquire(&client, &key, LONG).await?.lock_id);
     }
     view.keeps("20 held locks", 20, 20).await?;
     for (index, id) in ids.iter().enumerate() {
@@ -37,7 +37,7 @@ pub async fn a_released_key_leaves_its_counter<H: Harness>(bench: Bench<H>) -> C
             renew(&other, id, LONG * 2).await?;
         }
         let by = if index % 4 < 2 { &client } else { &other };
-        give_back(by, id).await?;
+        release(by, id).await?;
         if index == 9 {
             view.keeps("10 held locks and 10 released ones", 10, 20)
                 .await?;
@@ -58,11 +58,11 @@ pub async fn a_key_acquired_again_and_again_leaves_one_counter<H: Harness>(
     };
     let (clients, key) = (bench.clients(3).await?, bench.key("again")?);
     for (index, client) in clients.iter().cycle().take(200).enumerate() {
-        let id = take(client, &key, LONG).await?.lock_id;
+        let id = acquire(client, &key, LONG).await?.lock_id;
         if index % 2 == 0 {
             renew(client, &id, LONG * 2).await?;
         }
-        give_back(client, &id).await?;
+        release(client, &id).await?;
     }
     view.keeps("a key after 200 grants", 0, 1).await?;
     Ok(Outcome::Passed)
@@ -84,7 +84,7 @@ pub async fn an_expired_lock_leaves_its_counter<H: Harness>(bench: Bench<H>) -> 
         expiring.push(take_briefly(&client, &key).await?);
     }
     for key in bench.keys("extended", 4)? {
-        let id = take(&client, &key, LONG).await?.lock_id;
+        let id = acquire(&client, &key, LONG).await?.lock_id;
         renew(&client, &id, ms(10)).await?;
     }
     let successions = bench.keys("taken-over", 4)?;
@@ -106,13 +106,13 @@ pub async fn an_expired_lock_leaves_its_counter<H: Harness>(bench: Bench<H>) -> 
 
     let mut successors = Vec::new();
     for key in &successions {
-        successors.push(take(&other, key, LONG).await?.lock_id);
+        successors.push(acquire(&other, key, LONG).await?.lock_id);
     }
     taken_over
         .keeps("4 locks that were taken over", 4, 4)
         .await?;
     for id in &successors {
-        give_back(&other, id).await?;
+        release(&other, id).await?;
     }
     taken_over
         .keeps("4 locks that were taken over and released", 0, 4)
@@ -142,9 +142,9 @@ pub async fn a_call_that_changes_nothing_leaves_nothing<H: Harness>(bench: Bench
     };
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (held, released) = (bench.key("held")?, bench.key("released")?);
-    let holder = take(&client, &held, LONG).await?.lock_id;
-    let former = take(&client, &released, LONG).await?.lock_id;
-    give_back(&client, &former).await?;
+    let holder = acquire(&client, &held, LONG).await?.lock_id;
+    let former = acquire(&client, &released, LONG).await?.lock_id;
+    release(&client, &former).await?;
     view.keeps("a held lock and a released one", 1, 2).await?;
     for new in bench.keys("new", 25)? {
         refused(&other, &held).await?;
@@ -163,7 +163,7 @@ pub async fn a_call_that_changes_nothing_leaves_nothing<H: Harness>(bench: Bench
     }
     view.keeps("a held lock and a released one, after calls in vain", 1, 2)
         .await?;
-    give_back(&client, &holder).await?;
+    release(&client, &holder).await?;
     view.keeps("two released locks", 0, 2).await?;
     Ok(Outcome::Passed)
 }
@@ -177,7 +177,7 @@ pub async fn a_watch_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     };
     let (client, other) = (bench.client().await?, bench.client().await?);
     for (index, key) in bench.keys("watched", 9)?.into_iter().enumerate() {
-        let id = take(&client, &key, LONG).await?.lock_id;
+        let id = acquire(&client, &key, LONG).await?.lock_id;
         let watch = other.watch(&key).await?;
         if let Some(mut watch) = watch {
             if index % 3 > 0 {
@@ -186,17 +186,17 @@ pub async fn a_watch_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
                 if index % 3 == 1 {
                     drop(changed);
                 } else {
-                    give_back(&client, &id).await?;
+                    release(&client, &id).await?;
                     changed.await?;
                     continue;
                 }
             }
             drop(watch);
         } else {
-            give_back(&client, &id).await?;
+            release(&client, &id).await?;
             return Ok(Outcome::NO_WAKE_UPS);
         }
-        give_back(&client, &id).await?;
+        release(&client, &id).await?;
     }
     view.soon_keeps("9 released locks that were watched", 0, 9)
         .await?;
@@ -212,7 +212,7 @@ pub async fn an_abandoned_acquire_leaves_nothing<H: Harness>(bench: Bench<H>) ->
     };
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (free, held) = (bench.keys("free", HALTS)?, bench.key("held")?);
-    let holder = take(&other, &held, LONG).await?.lock_id;
+    let holder = acquire(&other, &held, LONG).await?.lock_id;
     for (polls, key) in free.iter().enumerate() {
         for key in [key, &held] {
             let abandoned = client.locks().try_lock(key).ttl(LONG);
@@ -229,7 +229,7 @@ pub async fn an_abandoned_acquire_leaves_nothing<H: Harness>(bench: Bench<H>) ->
     }
     view.keeps("a held lock and 12 abandoned ones", 1, HALTS + 1)
         .await?;
-    give_back(&other, &holder).await?;
+    release(&other, &holder).await?;
     Ok(Outcome::Passed)
 }
 
@@ -242,27 +242,27 @@ pub async fn a_halted_call_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseRe
     };
     let (client, other) = (bench.client().await?, bench.client().await?);
     for (polls, key) in bench.keys("extended", HALTS)?.iter().enumerate() {
-        let id = take(&client, key, LONG).await?.lock_id;
+        let id = acquire(&client, key, LONG).await?.lock_id;
         let extend = client.extend(&id, ttl(LONG * 2)?);
-        let (extended, released) = halted(polls, extend, give_back(&other, &id)).await;
+        let (extended, released) = halted(polls, extend, release(&other, &id)).await;
         let _ = extended?;
         released?;
     }
     for (polls, key) in bench.keys("released", HALTS)?.iter().enumerate() {
-        let id = take(&client, key, LONG).await?.lock_id;
+        let id = acquire(&client, key, LONG).await?.lock_id;
         let passed_on = async {
             let _ = other.release(&id).await?;
-            let successor = take(&other, key, LONG).await?.lock_id;
-            give_back(&other, &successor).await
+            let successor = acquire(&other, key, LONG).await?.lock_id;
+            release(&other, &successor).await
         };
         let (released, passed_on) = halted(polls, client.release(&id), passed_on).await;
         let _ = released?;
         passed_on?;
     }
     for (polls, key) in bench.keys("replayed", HALTS)?.iter().enumerate() {
-        let id = take(&client, key, LONG).await?.lock_id;
+        let id = acquire(&client, key, LONG).await?.lock_id;
         let replay = client.acquire(key, &id, ttl(LONG)?);
-        let (replayed, released) = halted(polls, replay, give_back(&other, &id)).await;
+        let (replayed, released) = halted(polls, replay, release(&other, &id)).await;
         // It was answered before, or it is a new grant.
         let _ = replayed?;
         released?;
@@ -282,7 +282,7 @@ pub async fn many_at_once_leave_their_counters<H: Harness>(bench: Bench<H>) -> C
     };
     let (clients, keys) = (bench.clients(4).await?, bench.keys("contended", 4)?);
     for key in &keys {
-        let holder = take(&clients[0], key, LONG).await?.lock_id;
+        let holder = acquire(&clients[0], key, LONG).await?.lock_id;
         join_all(
             clients
                 .iter()
@@ -293,7 +293,7 @@ pub async fn many_at_once_leave_their_counters<H: Harness>(bench: Bench<H>) -> C
         .await
         .into_iter()
         .collect::<Result<(), _>>()?;
-        give_back(&clients[0], &holder).await?;
+        release(&clients[0], &holder).await?;
     }
     let tasks = (0..TASKS).map(|task| {
         let (client, keys) = (clients[task % clients.len()].clone(), keys.clone());
@@ -321,7 +321,7 @@ async fn contend<B: LockBackend>(
             // Others meet the lock.
             tokio::task::yield_now().await;
             renew(client, &id, LONG * 2).await?;
-            give_back(client, &id).await?;
+            release(client, &id).await?;
         }
         tokio::task::yield_now().await;
     }
@@ -355,9 +355,9 @@ impl<'a, H: Harness> View<'a, H> {
             let sample = LockId::generate()?.as_str()[..12].to_owned();
             let client = bench.client().await?;
             let key = LockKey::new(&format!("{sample}:held"))?;
-            let id = take(&client, &key, LONG).await?.lock_id;
+            let id = acquire(&client, &key, LONG).await?.lock_id;
             let stored = bench.harness().stored(&sample).await?;
-            give_back(&client, &id).await?;
+            release(&client, &id).await?;
             let Some(stored) = stored else {
                 return Ok(None);
             };

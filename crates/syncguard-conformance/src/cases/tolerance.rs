@@ -12,7 +12,7 @@ use crate::clock::{StoreClock, counted_between};
 use crate::outcome::{require, same, step};
 use crate::pages::{can_list, listed};
 use crate::polling::halted;
-use crate::steps::{LONG, fence_step, held, join, ms, next_fence, renew, rise, take, ttl};
+use crate::steps::{LONG, acquire, fence_step, held, join, ms, next_fence, renew, rise, ttl};
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 const TOO_SLOW: Outcome =
@@ -201,7 +201,7 @@ impl<F: FenceToken> Overdue<F> {
         step(async move {
             // The store's clock may be coarse.
             let (lasting, slack) = (ms(50), ms(40));
-            let grant = take(client, &key, LONG).await?;
+            let grant = acquire(client, &key, LONG).await?;
             let mut info = held(client, &key, &grant.lock_id).await?;
             let sent = Instant::now();
             info.expires_at_ms = renew(client, &grant.lock_id, lasting).await?;

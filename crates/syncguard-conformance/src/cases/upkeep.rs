@@ -10,8 +10,8 @@ use syncguard_core::{ErrorCode, LockError, LockId};
 use crate::clock::take_briefly;
 use crate::outcome::{require, same};
 use crate::steps::{
-    LONG, fails_with, fence_of, fence_step, free, give_back, held, join, ms, next_fence, refused,
-    renew, rise, take, ttl,
+    LONG, acquire, fails_with, fence_of, fence_step, free, held, join, ms, next_fence, refused,
+    release, renew, rise, ttl,
 };
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
@@ -24,7 +24,7 @@ pub async fn a_call_after_its_deadline_is_not_sent<H: Harness>(bench: Bench<H>) 
     let (id, lasting) = (LockId::generate()?, ttl(LONG)?);
     let step = fence_step(&client, &free_key).await?;
     let fence = next_fence(&client, &free_key).await?;
-    let holder = take(&client, &held_key, LONG).await?.lock_id;
+    let holder = acquire(&client, &held_key, LONG).await?.lock_id;
     let before = held(&client, &held_key, &holder).await?;
     let backend = client.backend();
     let late = tokio::time::Instant::now();
@@ -36,7 +36,7 @@ pub async fn a_call_after_its_deadline_is_not_sent<H: Harness>(bench: Bench<H>) 
     // What was queued nonetheless would come now.
     tokio::time::sleep(ms(500)).await;
     if sent {
-        give_back(&other, &id).await?;
+        release(&other, &id).await?;
     } else {
         free(&other, &free_key).await?;
         let next = next_fence(&other, &free_key).await?;
@@ -56,7 +56,7 @@ pub async fn a_call_after_its_deadline_is_not_sent<H: Harness>(bench: Bench<H>) 
     let released = backend.release(ReleaseRequest::new(&holder, late)).await;
     if was_sent("release", released)?.is_none() {
         tokio::time::sleep(ms(500)).await;
-        give_back(&other, &holder).await?;
+        release(&other, &holder).await?;
     }
     free(&other, &held_key).await?;
     Ok(Outcome::Passed)
@@ -89,7 +89,7 @@ pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -
     );
     let step = fence_step(&client, &dead).await?;
     // Granted for less than it lasts: what it was granted for will have passed.
-    let holder = take(&client, &live, ms(1_500)).await?.lock_id;
+    let holder = acquire(&client, &live, ms(1_500)).await?.lock_id;
     renew(&client, &holder, LONG).await?;
     let lease = take_briefly(&client, &dead).await?;
     lease.end().await;
@@ -97,7 +97,7 @@ pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -
     // not purge what that one counts.
     tokio::time::sleep(ms(3_000)).await;
     let before = held(&client, &live, &holder).await?;
-    let ending = take(&client, &overdue, LONG).await?.lock_id;
+    let ending = acquire(&client, &overdue, LONG).await?.lock_id;
     let renewed = Instant::now();
     renew(&client, &ending, ms(50)).await?;
     tokio::time::sleep(ms(60)).await;
@@ -120,7 +120,7 @@ pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -
         rise(fence_of(&lease.grant), next)?,
         step,
     )?;
-    give_back(&client, &holder).await?;
+    release(&client, &holder).await?;
     Ok(Outcome::Passed)
 }
 
@@ -166,13 +166,13 @@ async fn purge<B: LockBackend>(client: &Client<B>) -> Result<(), Failure> {
 pub async fn closing_a_client_ends_nothing_else<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (key, idle) = (bench.key("held")?, bench.key("idle")?);
-    let holder = take(&client, &key, LONG).await?.lock_id;
+    let holder = acquire(&client, &key, LONG).await?.lock_id;
     client.close().await?;
     client.close().await?;
     let id = LockId::generate()?;
     match client.acquire(&idle, &id, ttl(LONG)?).await {
         // It had nothing to close.
-        Ok(_) => give_back(&other, &id).await?,
+        Ok(_) => release(&other, &id).await?,
         Err(error) => same(
             "the code of an acquire after close",
             error.code(),
@@ -186,7 +186,7 @@ pub async fn closing_a_client_ends_nothing_else<H: Harness>(bench: Bench<H>) -> 
     fails_with("release", code, client.locks().release(holder)).await?;
     held(&other, &key, &holder).await?;
     renew(&other, &holder, LONG).await?;
-    give_back(&other, &holder).await?;
+    release(&other, &holder).await?;
     Ok(Outcome::Passed)
 }
 
@@ -215,7 +215,7 @@ pub async fn thousands_of_locks_are_held_at_once<H: Harness>(bench: Bench<H>) ->
                 if began.elapsed() > if enough { TAKING } else { LONGEST } {
                     break;
                 }
-                let grant = take(&client, &key, LONG).await?;
+                let grant = acquire(&client, &key, LONG).await?;
                 granted.fetch_add(1, Ordering::Relaxed);
                 locks.push((key, grant));
                 // A store that answers at once would keep the thread from everybody else.
@@ -242,7 +242,7 @@ pub async fn thousands_of_locks_are_held_at_once<H: Harness>(bench: Bench<H>) ->
                 tokio::task::yield_now().await;
             }
             for (_, grant) in &locks {
-                give_back(&client, &grant.lock_id).await?;
+                release(&client, &grant.lock_id).await?;
                 tokio::task::yield_now().await;
             }
             Ok(())

@@ -6,7 +6,7 @@ use syncguard_core::backend::{AcquireResult, LockBackend, TIME_TOLERANCE_MS, Wat
 use syncguard_core::{LockId, LockKey};
 
 use crate::outcome::{require, step};
-use crate::steps::{LONG, give_back, ms, take, ttl};
+use crate::steps::{LONG, acquire, ms, release, ttl};
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 /// Far longer than a wake-up takes, on a slow machine too.
@@ -23,7 +23,7 @@ pub async fn a_refusal_says_when_the_key_is_free<H: Harness>(bench: Bench<H>) ->
         let mut began = Instant::now();
         // Granted for that long, or extended to it: from less, from more.
         let granted = [lease, lease / 2, LONG][index];
-        let id = take(&client, &key, granted).await?.lock_id;
+        let id = acquire(&client, &key, granted).await?.lock_id;
         if granted != lease {
             began = Instant::now();
             let answer = client.extend(&id, ttl(lease)?).await?;
@@ -63,7 +63,7 @@ pub async fn a_refusal_says_when_the_key_is_free<H: Harness>(bench: Bench<H>) ->
             !next.is_locked(),
             format_args!("expected the key granted after {free_in:?}, saw it held"),
         )?;
-        give_back(&other, &id).await?;
+        release(&other, &id).await?;
     }
     Ok(Outcome::Passed)
 }
@@ -77,19 +77,19 @@ pub async fn a_release_wakes_who_watches<H: Harness>(bench: Bench<H>) -> CaseRes
     let key = bench.key("watched")?;
     let mut watch = None;
     for round in 0..20_u64 {
-        let id = take(&client, &key, LONG).await?.lock_id;
+        let id = acquire(&client, &key, LONG).await?.lock_id;
         if watch.is_none() {
             watch = client.watch(&key).await?;
         }
         let Some(watch) = &mut watch else {
-            give_back(&client, &id).await?;
+            release(&client, &id).await?;
             return Ok(Outcome::NO_WAKE_UPS);
         };
         let releasing = async {
             tokio::time::sleep(ms(round % 5 * 4)).await;
             match round % 2 {
-                0 => give_back(&client, &id).await,
-                _ => give_back(&other, &id).await,
+                0 => release(&client, &id).await,
+                _ => release(&other, &id).await,
             }
         };
         let (woken, released) = tokio::join!(until_free(&client, &key, watch), releasing);
@@ -105,8 +105,8 @@ pub async fn a_release_wakes_who_watches<H: Harness>(bench: Bench<H>) -> CaseRes
 pub async fn a_watch_of_a_free_key_resolves_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     for key in bench.keys("free", 5)? {
-        let id = take(&client, &key, LONG).await?.lock_id;
-        give_back(&other, &id).await?;
+        let id = acquire(&client, &key, LONG).await?.lock_id;
+        release(&other, &id).await?;
         let Some(mut watch) = client.watch(&key).await? else {
             return Ok(Outcome::NO_WAKE_UPS);
         };
