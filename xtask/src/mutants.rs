@@ -104,7 +104,9 @@ pub(crate) fn run(options: &Options) -> Done {
     // A survivor is a failure. The page of mutants has the reason of each that is known; a mutant that hangs is
     // none.
     const HUNG: i32 = 3;
-    Ok(verdict(status.success() || status.code() == Some(HUNG)))
+    Ok(verdict(
+        missed == 0 && (status.success() || status.code() == Some(HUNG)),
+    ))
 }
 
 fn verdict(passed: bool) -> Verdict {

@@ -64,14 +64,14 @@ const SHORTENED: History = History {
 };
 
 /// How long a case goes on where the store is fast enough and the machine is busy. Far below the limit of a case.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Nobody else is granted a key before its lease ends, extended or not.
 ///
 /// Proves E1, X1, A2. A contender asks without pause until it is granted the key, and its grant counts
 /// from the former lease's end or later. It goes on with new leases until an answer came in
-/// in the last 2 ms of a lease of each history. On a store that takes longer to answer, these are the last 10 ms,
-/// and leases are as many as make a miss unlikely.
+/// in the last 2 ms of a lease of each history. On a store that takes longer to answer, or on a machine that is too
+/// busy, these are the last 10 ms, and leases are as many as make a miss unlikely.
 pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
@@ -82,11 +82,11 @@ pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
     const FAST: Duration = Duration::from_millis(1);
     let (client, other) = (bench.client().await?, bench.client().await?);
     let mut undecided = HISTORIES.to_vec();
-    let (began, mut fastest, mut round) = (Instant::now(), Duration::MAX, 0);
-    while !undecided.is_empty() {
+    let (began, mut fastest, mut slow_rounds) = (Instant::now(), Duration::MAX, 0);
+    for round in 0.. {
         let keys = bench.keys(&format!("ending:{round}"), undecided.len() * EACH)?;
         let probes = undecided.clone().into_iter().cycle().zip(keys);
-        let is_fast = fastest < FAST;
+        let is_fast = fastest < FAST && began.elapsed() < PATIENCE;
         let window = if is_fast { ms(2) } else { ms(10) };
         let probes = (0..).zip(probes).map(|(order, (history, key))| {
             let (client, other) = (client.clone(), other.clone());
@@ -107,13 +107,8 @@ pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
             undecided.retain(|other| *other != history || !decided);
             fastest = fastest.min(took);
         }
-        round += 1;
-        if is_fast && began.elapsed() > PATIENCE {
-            return Ok(Outcome::Skipped(
-                "the machine is too busy to ask within the last milliseconds of a lease",
-            ));
-        }
-        if !is_fast && round >= SLOW_ROUNDS {
+        slow_rounds += usize::from(!is_fast);
+        if undecided.is_empty() || slow_rounds == SLOW_ROUNDS {
             break;
         }
     }

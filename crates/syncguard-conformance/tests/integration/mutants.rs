@@ -131,7 +131,7 @@ mutants! {
     release_ignores_the_owner: on_release::IgnoresOwner, R3, wrong_owner, "release::it_leaves_a_successor_alone";
     release_folds_ids: on_release::FoldsIds, R3, by_one, "keys::ids_are_taken_to_the_letter";
     release_frees_all_of_the_client: on_release::FreesAll, R3, wrong_key, "release::it_leaves_other_locks_alone";
-    release_checks_then_removes: on_races::ReleaseRemovesByKey, R3, raced, "release::releases_in_flight_never_free_a_successor";
+    release_checks_then_removes: on_races::ReleaseRemovesByKey, R3, raced, "races::a_halted_release_leaves_a_successor_alone";
     release_removes_in_the_next_step: on_races::ReleaseRemovesTheSuccessor, R3, raced, "races::a_halted_release_leaves_a_successor_alone";
     release_matches_ids_by_like: on_patterns::ReleaseMatches, R3, wrong_owner, "patterns::ids_match_themselves_alone";
     release_frees_the_successor_of_the_expired: on_release::FreesTheSuccessorOfTheExpired, R3, after_expiry, "expiry::an_overrun_holder_does_no_harm";
