@@ -8,14 +8,13 @@
 //! [`fault_suite!`](crate::fault_suite). That makes one `#[test]` of every case.
 //!
 //! ```
+//! # mod tests {
 //! # mod my_store {
 //! #     pub type MyBackend = syncguard_memory::MemoryBackend;
 //! #     pub async fn connect(_: u16) -> Result<MyBackend, syncguard_core::LockError> {
 //! #         Ok(MyBackend::default())
 //! #     }
 //! # }
-//! # mod tests {
-//! # use super::my_store;
 //! use std::net::TcpStream;
 //! use std::time::Duration;
 //!
