@@ -56,7 +56,11 @@ granted AS (
             FROM (SELECT {now_ms} AS now_ms OFFSET 0) AS clock
         )
     WHERE CASE WHEN {dead} THEN {in_time_at_all} ELSE lock.lock_id = excluded.lock_id END
-    RETURNING {word} AS word, expires_at_ms, fence
+    -- A grant that stays as it is has an earlier fence, and is not late.
+    RETURNING CASE
+        WHEN {late} AND fence = (SELECT pg_catalog.lpad(bumped.fence::text, 15, '0') FROM bumped)
+        THEN 'late' ELSE 'granted'
+    END AS word, expires_at_ms, fence
 )
 SELECT pg_catalog.concat_ws(' ', '{statement}', $2, coalesce(
     (SELECT pg_catalog.concat_ws(' ', word, expires_at_ms, fence) FROM granted),

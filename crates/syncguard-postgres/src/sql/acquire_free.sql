@@ -27,7 +27,7 @@ granted AS (
     SELECT $3, $2, now_ms + $5, now_ms, pg_catalog.lpad(fence::text, 15, '0'), $6
     FROM (SELECT fence, {now_ms} AS now_ms FROM bumped WHERE {in_time_at_all} OFFSET 0) AS stamped
     ON CONFLICT (key) DO NOTHING
-    RETURNING {word} AS word, expires_at_ms, fence
+    RETURNING CASE WHEN {late} THEN 'late' ELSE 'granted' END AS word, expires_at_ms, fence
 )
 SELECT pg_catalog.concat_ws(' ', '{statement}', $2, coalesce(
     (SELECT pg_catalog.concat_ws(' ', word, expires_at_ms, fence) FROM granted),

@@ -34,10 +34,9 @@ fn live(expires_at_ms: &str, now_ms: &str) -> String {
     format!("({expires_at_ms} > {now_ms} - {TIME_TOLERANCE_MS})")
 }
 
-/// In acquire: how the reply to a grant begins. An insert whose snapshot does not show a row that is being
-/// deleted waits for that delete, with values from before the wait.
-const WORD: &str = "CASE WHEN xmax = 0 AND {now_ms} - acquired_at_ms > {late_ms} \
-                    THEN 'late' ELSE 'granted' END";
+/// In acquire: whether a lock that was just inserted has lost some of its TTL. An insert whose snapshot does
+/// not show a row that is being deleted waits for that delete, with values from before the wait.
+const LATE: &str = "{now_ms} - acquired_at_ms > {late_ms}";
 
 /// By how much less than its TTL a lease may last from the moment of its grant, in milliseconds.
 const LATE_MS: i64 = 20;
@@ -158,7 +157,7 @@ fn fill_in(template: &str, names: &Names) -> String {
         // By a clock that the statement has read before, so that all of its parts agree.
         .replace("{live_then}", &live("expires_at_ms", "now_ms"))
         .replace("{live_reply}", LIVE_REPLY)
-        .replace("{word}", WORD)
+        .replace("{late}", LATE)
         .replace("{now_ms}", NOW_MS)
         .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
         .replace("{cleanup_guard_ms}", &CLEANUP_GUARD_MS.to_string())
