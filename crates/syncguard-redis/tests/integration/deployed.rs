@@ -34,8 +34,8 @@ fn the_documented_permissions_are_those_that_are_tested() {
     assert!(operations.contains(&rights), "{rights}");
 }
 
-async fn suite(url: &str) -> Report {
-    let harness = RedisHarness::new(url);
+async fn suite(url: &str, reader: &str) -> Report {
+    let harness = RedisHarness::with_reader(url, reader);
     let _ = harness.connect().await.unwrap();
     run(Arc::new(harness), RunOptions::new()).await
 }
@@ -50,7 +50,8 @@ async fn the_suite_passes_with_the_documented_permissions_alone() {
         .run::<()>(&["ACL", "SETUSER", "default", "resetpass", ">only-for-admins"])
         .await;
     let url = format!("redis://locker:{PASSWORD}@127.0.0.1:{}", server.port());
-    let report = suite(&url).await;
+    let reader = format!("redis://:only-for-admins@127.0.0.1:{}", server.port());
+    let report = suite(&url, &reader).await;
     assert!(report.is_success(), "{report:#?}");
 }
 
@@ -60,7 +61,8 @@ async fn the_suite_passes_in_another_database_and_stays_there() {
     let admin = Raw::connect(&server.url()).await;
     create_user(&admin, "~syncguard:*", &["+select"]).await;
     let url = format!("redis://locker:{PASSWORD}@127.0.0.1:{}/3", server.port());
-    let report = suite(&url).await;
+    let reader = format!("{}/3", server.url());
+    let report = suite(&url, &reader).await;
     assert!(report.is_success(), "{report:#?}");
     assert_eq!(admin.keys().await, Vec::<String>::new());
     admin.run::<()>(&["SELECT", "3"]).await;

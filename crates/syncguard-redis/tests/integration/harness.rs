@@ -14,12 +14,19 @@ use syncguard_redis::{DEFAULT_PREFIX, RedisBackend, STORAGE_KEY_LIMIT, STORAGE_K
 
 pub(crate) struct RedisHarness {
     url: String,
+    /// Of a user who may read all that is stored.
+    reader: String,
 }
 
 impl RedisHarness {
     pub(crate) fn new(url: &str) -> Self {
+        Self::with_reader(url, url)
+    }
+
+    pub(crate) fn with_reader(url: &str, reader: &str) -> Self {
         Self {
             url: url.to_owned(),
+            reader: reader.to_owned(),
         }
     }
 }
@@ -42,7 +49,7 @@ impl Harness for RedisHarness {
     }
 
     async fn stored(&self, beginning: &str) -> Result<Option<Stored>, LockError> {
-        let stored = count(&self.url, beginning).await;
+        let stored = count(&self.reader, beginning).await;
         stored.map(Some).map_err(failed("count what is stored"))
     }
 
