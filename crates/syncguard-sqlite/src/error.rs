@@ -162,6 +162,12 @@ pub(crate) fn is_in_transaction(error: &sqlx::Error) -> bool {
     database.is_some_and(|error| error.message().contains(IN_TRANSACTION))
 }
 
+/// Whether a table was not found.
+pub(crate) fn is_no_table(error: &sqlx::Error) -> bool {
+    let database = error.as_database_error();
+    database.is_some_and(|error| error.message().contains(NO_TABLE))
+}
+
 /// Whether a code of a commit says that the transaction is still open, or was rolled back.
 fn refuses_commit(code: i32) -> bool {
     // SQLITE_BUSY, SQLITE_LOCKED, SQLITE_PROTOCOL, SQLITE_CONSTRAINT

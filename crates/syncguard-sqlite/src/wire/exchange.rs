@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::completed::Completed;
 use super::connections::{BUSY_PAUSE, Connection, Connections, Turn, until};
 use super::script::{Script, Value, arguments};
-use crate::error::{Failed, Stage, is_in_transaction, map, too_late};
+use crate::error::{Failed, Stage, is_in_transaction, is_no_table, map, too_late};
 use crate::options::Settings;
 use crate::place::Place;
 
@@ -129,6 +129,15 @@ async fn execute(connection: &mut Connection, script: &Script, arguments: Sqlite
     match fetch(connection, script, arguments.clone()).await {
         // A transaction that the application left open, or that ended with its runtime.
         Err(Failed::Driver(error, _)) if is_in_transaction(&error) => {
+            fetch(connection, script, arguments).await
+        }
+        // A connection that has read the schema before the table was made looks again, but says this, too, if
+        // another one has the file for itself meanwhile.
+        Err(Failed::Driver(error, _)) if is_no_table(&error) => {
+            let look = sqlx::raw_sql("PRAGMA main.schema_version");
+            look.execute(&mut *connection)
+                .await
+                .map_err(Failed::before)?;
             fetch(connection, script, arguments).await
         }
         rows => rows,

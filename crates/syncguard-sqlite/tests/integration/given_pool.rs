@@ -116,6 +116,33 @@ async fn a_file_that_is_locked_for_reads_too_does_not_delay_an_operation() {
 }
 
 #[tokio::test]
+async fn a_connection_that_is_older_than_the_tables_waits_for_a_locked_file() {
+    let (_folder, path) = file();
+    let target = options(&path).journal_mode(SqliteJournalMode::Delete);
+    let pool = SqlitePoolOptions::new()
+        .max_connections(2)
+        .connect_lazy_with(target);
+    let backend = SqliteBackend::with_pool(pool.clone(), SqliteOptions::new()).unwrap();
+    let mut older = pool.acquire().await.unwrap();
+    let look = sqlx::raw_sql("SELECT count(*) FROM sqlite_schema");
+    look.execute(&mut *older).await.unwrap();
+    backend.setup_schema().await.unwrap();
+    let mut other = pool.acquire().await.unwrap();
+    sqlx::raw_sql("BEGIN EXCLUSIVE")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    drop(older);
+    let error = acquire_by(&backend, &key("k"), MINUTE, Duration::from_secs(1))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error}");
+    assert!(!error.outcome_unknown());
+    sqlx::raw_sql("COMMIT").execute(&mut *other).await.unwrap();
+    take(&backend, &key("k"), MINUTE).await;
+}
+
+#[tokio::test]
 async fn a_pool_in_use_gives_an_error_of_known_outcome() {
     let (_folder, path) = file();
     let (pool, backend) = one_connection(&path).await;
