@@ -262,7 +262,7 @@ macro_rules! __for_each_case {
             }
             waiting {
                 a_refusal_says_when_the_key_is_free [W1]
-                    "A key is granted when the time that a refusal gave has passed, and not before its lease ends.";
+                    "A key is granted when the time that a refusal stated has passed, and not before its lease ends.";
                 a_release_wakes_who_watches [W2]
                     "A watch resolves when any client releases the key, again and again.";
                 a_watch_of_a_free_key_resolves_at_once [W2]

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_what_the_random_source_gave() {
+    fn an_id_is_what_the_random_source_returned() {
         let id = LockId::from_random(|bytes| {
             bytes.fill(0xff);
             Ok(())

@@ -158,14 +158,17 @@ pub(crate) fn is_busy(error: &sqlx::Error) -> bool {
 
 /// Whether a `BEGIN` found a transaction open.
 pub(crate) fn is_in_transaction(error: &sqlx::Error) -> bool {
-    let database = error.as_database_error();
-    database.is_some_and(|error| error.message().contains(IN_TRANSACTION))
+    says(error, IN_TRANSACTION)
 }
 
 /// Whether a table was not found.
 pub(crate) fn is_no_table(error: &sqlx::Error) -> bool {
+    says(error, NO_TABLE)
+}
+
+fn says(error: &sqlx::Error, text: &str) -> bool {
     let database = error.as_database_error();
-    database.is_some_and(|error| error.message().contains(NO_TABLE))
+    database.is_some_and(|error| error.message().contains(text))
 }
 
 /// Whether a code of a commit says that the transaction is still open, or was rolled back.

@@ -300,7 +300,7 @@ pub async fn many_at_once_leave_their_counters<H: Harness>(bench: Bench<H>) -> C
         tokio::spawn(async move { contend(&client, &keys, task).await })
     });
     join(tasks).await?;
-    // Each key has a counter, whoever won.
+    // Each key has one counter, whichever contender was granted it.
     for key in &keys {
         let _ = next_fence(&clients[0], key).await?;
     }

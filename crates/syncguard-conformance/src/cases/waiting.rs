@@ -12,7 +12,7 @@ use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 /// Far longer than a wake-up takes, on a slow machine too.
 const WOKEN_WITHIN: Duration = Duration::from_secs(30);
 
-/// A key is granted when the time that a refusal gave has passed, and not before its lease ends.
+/// A key is granted when the time that a refusal stated has passed, and not before its lease ends.
 ///
 /// Proves W1. Extended or not; by the local monotonic clock, from before the refused call to after the
 /// granted one.

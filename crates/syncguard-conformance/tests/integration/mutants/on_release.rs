@@ -123,7 +123,7 @@ impl Fault for BurnsFence {
     }
 }
 
-/// Remembers every key that an id was granted, and releases them all, whoever holds them by then.
+/// Remembers every key that an id was granted, and releases them all, even if others hold them by then.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FreesEveryKeyOfTheId(Arc<Mutex<HashMap<LockId, Vec<LockKey>>>>);
 
