@@ -1,5 +1,7 @@
 //! `cargo xtask test`: all set-up and all tests.
 
+use std::thread;
+
 use anyhow::Result;
 use syncguard_testkit::install;
 
@@ -10,6 +12,9 @@ use crate::{Done, Verdict, chaos, clauses, conformance};
 
 /// Long enough for every kind of fault.
 const CHAOS_SECONDS: u64 = 10;
+
+/// Tests at once for each core: nearly all of their time is waiting.
+const TESTS_PER_CORE: usize = 4;
 
 /// The result of each step.
 type Results = Vec<(&'static str, Tally)>;
@@ -56,8 +61,10 @@ pub(crate) fn summarise(results: &[(&str, Tally)]) -> Verdict {
 /// The compile-fail cases are among them, as a test of the core.
 fn unit_and_integration(variables: &Variables) -> Result<Tally> {
     let (mut command, read): (_, fn(&str) -> Tally) = if cargo_has("nextest") {
-        let arguments = ["nextest", "run", "--workspace", "--no-fail-fast"];
-        (cargo(arguments), Tally::from_nextest)
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let mut command = cargo(["nextest", "run", "--workspace", "--no-fail-fast"]);
+        command.args(["--test-threads", &(cores * TESTS_PER_CORE).to_string()]);
+        (command, Tally::from_nextest)
     } else {
         let arguments = [
             "test",

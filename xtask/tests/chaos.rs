@@ -1,9 +1,13 @@
 //! The proof proved: a run over a broken store fails, by what is broken.
 
+use std::env;
 use std::process::Command;
 
 fn chaos(arguments: &[&str]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
+    // target/PROFILE/deps/chaos-HASH
+    let this = env::current_exe().unwrap();
+    let profile = this.ancestors().nth(2).unwrap();
+    let output = Command::new(profile.join("examples/xtask"))
         .arg("chaos")
         .args(arguments)
         .output()
