@@ -39,6 +39,8 @@
 //!
 //! It needs PostgreSQL 12 or later, and the primary: on a streaming replica every write is
 //! `ServiceUnavailable`.
+//! [Operations](https://github.com/syncguard/syncguard-rs/blob/main/docs/operations.md#permissions) has the
+//! permissions that the role needs.
 //!
 //! # Keys
 //!
@@ -78,7 +80,7 @@
 //!
 //! An expired lock keeps its row until the key is acquired again.
 //! [`Locks::purge_expired`](syncguard_core::Locks::purge_expired) deletes the rows of keys that are
-//! never used again. Fence counters stay for ever, at about 100 bytes each: without them a key could
+//! never used again. Fence counters stay for ever, at about 200 bytes each: without them a key could
 //! see a fence twice.
 //!
 //! # The driver
