@@ -20,7 +20,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A lease counts as live until `expires_at_ms + 1000`, as on PostgreSQL and Firestore.
+//! A lease counts as live until `expires_at_ms + 1000`, as on all stores but Redis.
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
