@@ -14,6 +14,16 @@ use crate::tally::Tally;
 pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(workspace());
+    // What `cargo run` says of xtask. The build script of `ring` would run again because of it, and all that
+    // depends on `ring` be built again.
+    for (name, _) in std::env::vars_os() {
+        let described = name.to_str().is_some_and(|name| {
+            name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        });
+        if described {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
