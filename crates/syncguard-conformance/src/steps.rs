@@ -22,6 +22,9 @@ pub(crate) const LONG: Duration = Duration::from_secs(300);
 /// How long background work may take. Far below [`LONG`], and far above what it takes on a slow machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
+/// The same for the releases of hundreds of abandoned acquires, each of which is sent several times.
+pub(crate) const DRAIN: Duration = Duration::from_secs(120);
+
 #[track_caller]
 pub(crate) fn ttl(duration: Duration) -> Result<Ttl, Failure> {
     Ok(Ttl::new(duration)?)

@@ -10,7 +10,7 @@ use syncguard_core::{CancellationToken, ErrorCode, LockOptions};
 use crate::outcome::{require, same};
 use crate::polling::{poll_once, poll_times};
 use crate::steps::{
-    LONG, SOON, acquire, fails_with, fence_step, free, held, join, ms, next_fence, refused,
+    DRAIN, LONG, acquire, fails_with, fence_step, free, held, join, ms, next_fence, refused,
     release, rise, ttl,
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
@@ -36,7 +36,7 @@ pub async fn an_acquire_dropped_at_any_poll_leaves_no_lock<H: Harness>(
         })
     });
     join(attempts).await?;
-    client.locks().drain(SOON).await?;
+    client.locks().drain(DRAIN).await?;
     // What a driver had queued would come now.
     tokio::time::sleep(ms(1_500)).await;
     for key in &keys {
@@ -69,7 +69,7 @@ pub async fn acquires_in_random_timeouts_leave_no_lock<H: Harness>(bench: Bench<
         })
     });
     join(tasks).await?;
-    client.locks().drain(SOON).await?;
+    client.locks().drain(DRAIN).await?;
     for key in &keys {
         free(&other, key).await?;
     }
@@ -94,7 +94,7 @@ pub async fn a_dropped_contender_does_not_disturb_the_holder<H: Harness>(
             )?;
         }
     }
-    other.locks().drain(SOON).await?;
+    other.locks().drain(DRAIN).await?;
     let after = held(&client, &key, &grant.lock_id).await?;
     same("the holder's lock", after, before)?;
     release(&client, &grant.lock_id).await?;
@@ -133,7 +133,7 @@ pub async fn a_cancelled_token_leaves_no_trace<H: Harness>(bench: Bench<H>) -> C
     let lookup = locks.get_by_key(&held_key).cancel_on(&token);
     fails_with("lookup", code, lookup).await?;
 
-    client.locks().drain(SOON).await?;
+    client.locks().drain(DRAIN).await?;
     free(&client, &key).await?;
     let next = next_fence(&client, &key).await?;
     same(
@@ -185,7 +185,7 @@ pub async fn a_token_cancelled_in_flight_aborts_at_once<H: Harness>(bench: Bench
             }
         }
     }
-    client.locks().drain(SOON).await?;
+    client.locks().drain(DRAIN).await?;
     for key in &keys {
         free(&client, key).await?;
     }
@@ -214,7 +214,7 @@ pub async fn a_cancelled_wait_ends_at_once<H: Harness>(bench: Bench<H>) -> CaseR
     let expected = Poll::Ready(Some(ErrorCode::Aborted));
     same("a cancelled wait at its next poll", code, expected)?;
     release(&client, &holder.lock_id).await?;
-    other.locks().drain(SOON).await?;
+    other.locks().drain(DRAIN).await?;
     free(&client, &key).await?;
     Ok(Outcome::Passed)
 }
@@ -243,7 +243,7 @@ pub async fn a_release_dropped_at_any_poll_frees_the_key<H: Harness>(
             }
         }
     }
-    client.locks().drain(SOON).await?;
+    client.locks().drain(DRAIN).await?;
     for key in &keys {
         free(&other, key).await?;
     }
@@ -283,7 +283,7 @@ pub async fn dropped_guards_free_their_keys<H: Harness>(bench: Bench<H>) -> Case
             }
         }
     }
-    client.locks().drain(SOON).await?;
+    client.locks().drain(DRAIN).await?;
     for key in &keys {
         free(&other, key).await?;
     }
@@ -324,7 +324,7 @@ pub async fn a_section_that_ends_early_frees_its_key<H: Harness>(bench: Bench<H>
         });
     let ended = tokio::time::timeout(ms(200), waits).await;
     same("a section without end was dropped", ended.is_err(), true)?;
-    client.locks().drain(SOON).await?;
+    client.locks().drain(DRAIN).await?;
     free(&other, &panics).await?;
     free(&other, &dropped).await?;
     Ok(Outcome::Passed)

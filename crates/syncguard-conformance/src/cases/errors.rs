@@ -13,7 +13,7 @@ use tracing::instrument::WithSubscriber as _;
 use crate::capture::Capture;
 use crate::clock::dead_at;
 use crate::outcome::{require, same};
-use crate::steps::{LONG, SOON, acquire, fails_with, ms, release, renew, ttl};
+use crate::steps::{DRAIN, LONG, SOON, acquire, fails_with, ms, release, renew, ttl};
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
 /// `Debug` of guards, leases, grants, answers, infos and clients shows no identifier.
@@ -183,7 +183,7 @@ pub async fn events_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
             // The first warns, the second fails.
             let last = client.locks().try_lock(&key).attempt().await?.acquired();
             drop(last);
-            client.locks().drain(SOON).await?;
+            client.locks().drain(DRAIN).await?;
             let attempt = client.locks().try_lock(&key).attempt();
             fails_with("acquire", ErrorCode::Internal, attempt).await?;
         }

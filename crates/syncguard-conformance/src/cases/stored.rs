@@ -11,8 +11,8 @@ use crate::clock::take_briefly;
 use crate::outcome::{require, same, step};
 use crate::polling::{halted, poll_once, poll_times};
 use crate::steps::{
-    LONG, SOON, acquire, join, ms, next_fence, not_released, not_renewed, refused, release, renew,
-    ttl,
+    DRAIN, LONG, SOON, acquire, join, ms, next_fence, not_released, not_renewed, refused, release,
+    renew, ttl,
 };
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome, Stored};
 
@@ -221,7 +221,7 @@ pub async fn an_abandoned_acquire_leaves_nothing<H: Harness>(bench: Bench<H>) ->
             }
         }
     }
-    client.locks().drain(SOON).await?;
+    client.locks().drain(DRAIN).await?;
     // What a driver had queued would come now.
     tokio::time::sleep(ms(1_500)).await;
     for key in &free {
