@@ -125,7 +125,11 @@ async fn a_hanging_server_is_a_timeout_and_leaves_no_lock() {
         assert!(is_unavailable(&error) || is_without_connection, "{error:?}");
         without_connection += i32::from(is_without_connection);
     }
-    assert_eq!(without_connection, 30 - 10);
+    // An attempt that begins late may get the connection of one that has given up.
+    assert!(
+        (1..=30 - 10).contains(&without_connection),
+        "{without_connection}"
+    );
     server.resume().unwrap();
 
     locks.drain(Duration::from_secs(30)).await.unwrap();
