@@ -9,7 +9,7 @@ use syncguard_core::{LockId, LockKey, ReleaseResult};
 
 use super::broken::{Answer, Ask, Fault, NOT_RELEASED, Store, lasting, now_ms};
 
-/// Takes a held key from its holder.
+/// Grants a held key to another id.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Steals;
 
@@ -19,7 +19,7 @@ impl Fault for Steals {
     }
 }
 
-/// Makes an id of its own, and answers with the caller's.
+/// Stores an id of its own, and returns the caller's.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GrantsAnotherId;
 
@@ -49,7 +49,7 @@ impl Fault for Waits {
     }
 }
 
-/// Says `Locked`, and takes the key once it is free.
+/// Returns `Locked`, and acquires the key once it is free.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LiesInWait;
 
@@ -86,7 +86,7 @@ impl Fault for ContentionMovesTtl {
     }
 }
 
-/// Writes its index before it looks whether the key is free.
+/// Writes its index entry before it checks whether the key is free.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IndexesLosers(Arc<Mutex<HashMap<LockId, LockKey>>>);
 
@@ -161,7 +161,7 @@ impl Fault for IndexesLater {
     }
 }
 
-/// Keeps one lock per id: a second key takes it away from the first.
+/// Keeps one lock per id: an acquire of a second key removes the first lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MovesTheLock;
 
@@ -175,7 +175,7 @@ impl Fault for MovesTheLock {
     }
 }
 
-/// Takes an id that holds some key for the holder of whatever key it asks for.
+/// Counts an id that holds any key as the holder of each key that it asks for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GrantsWhatOthersHold;
 
@@ -189,7 +189,7 @@ impl Fault for GrantsWhatOthersHold {
     }
 }
 
-/// Answers with a grant that it does not keep.
+/// Returns a grant that it does not store.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GrantIsNotKept;
 
@@ -201,7 +201,7 @@ impl Fault for GrantIsNotKept {
     }
 }
 
-/// Answers with a grant that it keeps a little later.
+/// Returns a grant that it stores a little later.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GrantIsKeptLater;
 
@@ -232,7 +232,7 @@ impl Fault for GrantsAnotherKey {
     }
 }
 
-/// Takes an expired lock over, and leaves the former id in it.
+/// Reuses an expired lock, and leaves the former id in it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TakeOverKeepsTheFormerId;
 
@@ -250,7 +250,7 @@ impl Fault for TakeOverKeepsTheFormerId {
     }
 }
 
-/// Refuses, and removes the lock for which it refuses.
+/// Refuses because of a lock, and removes that lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RefusalReleases;
 
@@ -264,7 +264,7 @@ impl Fault for RefusalReleases {
     }
 }
 
-/// Refuses, and shortens the lock by the last millisecond.
+/// Refuses because of a lock, and shortens that lock by a millisecond.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RefusalShortens;
 
@@ -279,7 +279,7 @@ impl Fault for RefusalShortens {
     }
 }
 
-/// Takes a held key from a holder that has extended its lock.
+/// Grants a held key to another id if the holder has extended its lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StealsTheExtended;
 

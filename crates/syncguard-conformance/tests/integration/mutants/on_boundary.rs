@@ -36,7 +36,7 @@ impl<const MILLIS: i64, const EXTENDED: bool> Fault for GrantsBefore<MILLIS, EXT
     }
 }
 
-/// Finds a lease too short to extend.
+/// Does not extend a lease that is about to end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExtendGivesUpBefore;
 
@@ -50,7 +50,7 @@ impl Fault for ExtendGivesUpBefore {
     }
 }
 
-/// Leaves the last milliseconds to the expiry.
+/// Does not release a lease that is about to end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReleaseGivesUpBefore;
 
@@ -64,7 +64,7 @@ impl Fault for ReleaseGivesUpBefore {
     }
 }
 
-/// Does not know its own id again when little is left.
+/// Does not recognise a replay of a lease that is about to end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReplayGivesUpBefore;
 
@@ -78,7 +78,7 @@ impl Fault for ReplayGivesUpBefore {
     }
 }
 
-/// Finds a few milliseconds not worth a write.
+/// Does not write an extend that changes the expiry by only a few milliseconds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShortExtendsAreNotDone;
 

@@ -57,7 +57,7 @@ impl Own {
     }
 }
 
-/// Releases what it took itself.
+/// Releases only locks that the same client acquired.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReleasesItsOwn(Own);
 
@@ -78,7 +78,7 @@ impl Fault for ReleasesItsOwn {
     }
 }
 
-/// Extends what it took itself.
+/// Extends only locks that the same client acquired.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExtendsItsOwn(Own);
 
@@ -99,7 +99,7 @@ impl Fault for ExtendsItsOwn {
     }
 }
 
-/// Asks the store once.
+/// Reads the store once, and then returns that result.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CachesIsLocked(Arc<Mutex<HashMap<LockKey, bool>>>);
 

@@ -51,7 +51,7 @@ impl Fault for CountsFromTheGrant {
     }
 }
 
-/// Answers with what the client reckons.
+/// Returns an expiry that the client has computed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Estimates;
 
@@ -66,7 +66,7 @@ impl Fault for Estimates {
     }
 }
 
-/// Writes the lock whether or not it is there.
+/// Writes the lock even if it no longer exists.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Resurrects;
 
@@ -99,7 +99,7 @@ impl Fault for ForgetsTheExpiry {
     }
 }
 
-/// Takes for done what it asked for.
+/// Returns a new expiry even if the id holds no lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AlwaysSucceeds;
 
@@ -151,7 +151,7 @@ impl Fault for ForgetsTheIndex {
     }
 }
 
-/// Takes the lock anew, with a new fence.
+/// Acquires the lock again, with a new fence.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ChangesFence;
 
@@ -182,7 +182,7 @@ impl Fault for ChangesAcquiredAt {
     }
 }
 
-/// Moves the counter on.
+/// Increments the fence counter.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BurnsFence;
 
@@ -196,7 +196,7 @@ impl Fault for BurnsFence {
     }
 }
 
-/// Answers with the expiry that it has replaced.
+/// Returns the expiry that it has replaced.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AnswersTheOldExpiry;
 

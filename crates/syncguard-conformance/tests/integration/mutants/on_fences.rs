@@ -9,7 +9,7 @@ use syncguard_core::backend::{AcquireResult, FENCE_MAX};
 use super::broken::{Answer, Ask, Fault, Store, now_ms};
 use super::on_keys::Spoils;
 
-/// Draws a fence before it looks whether the key is free.
+/// Uses a fence before it checks whether the key is free.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BurntByContention(Arc<AtomicU64>);
 
@@ -25,7 +25,7 @@ impl Fault for BurntByContention {
     }
 }
 
-/// Draws a fence before it knows its own id again.
+/// Uses a fence before it recognises a replay.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BurntByReplay;
 
@@ -82,7 +82,7 @@ impl Fault for CountInTheClient {
     }
 }
 
-/// Draws the fences of all keys from one counter.
+/// Counts the fences of all keys by one counter.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PerStore(Arc<Mutex<HashMap<String, u64>>>);
 
@@ -157,7 +157,7 @@ impl Fault for Saturate {
     }
 }
 
-/// Looks at the fence when the lock is written.
+/// Checks the fence after it has written the lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CheckedTooLate;
 
@@ -173,7 +173,7 @@ impl Fault for CheckedTooLate {
     }
 }
 
-/// Takes an expired lock over with the fence that it has when no other is left.
+/// Grants the fence of the expired lock again when no other fence is left.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LastIsGrantedAgain;
 
@@ -205,7 +205,7 @@ impl Fault for EndOneEarly {
     }
 }
 
-/// Draws a fence for a refusal: where the lock was extended, or where its expiry has passed.
+/// Uses a fence for a refusal: if the lock was extended, or if its expiry has passed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BurntWhere<const EXTENDED: bool>;
 

@@ -8,7 +8,7 @@ use unicode_normalization::UnicodeNormalization as _;
 
 use super::broken::{Answer, Ask, Fault, Store};
 
-/// What becomes of a key on its way to the store.
+/// The form of a key in the store.
 pub(crate) trait Spoils: Debug + Clone + Default + Send + Sync + 'static {
     fn spoil(key: &str) -> String;
 }
@@ -104,12 +104,12 @@ impl Spoils for CutAt200 {
     }
 }
 
-/// What a store will not have as a key.
+/// Which keys a store refuses.
 pub(crate) trait Dislikes: Debug + Clone + Default + Send + Sync + 'static {
     fn dislikes(key: &str) -> bool;
 }
 
-/// Hands the store's dislike on to the caller.
+/// Passes the store's refusal on to the caller.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Refuses<D>(D);
 

@@ -49,7 +49,7 @@ async fn page(
     Ok(page)
 }
 
-/// Shows the first page alone.
+/// Shows only the first page.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StopsAtThePage;
 
@@ -75,7 +75,7 @@ impl Fault for SkipsOne {
     }
 }
 
-/// Shows what its own client holds.
+/// Shows only the locks of its own client.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShowsItsOwn(Arc<Mutex<HashSet<LockId>>>);
 
@@ -98,7 +98,7 @@ impl Fault for ShowsItsOwn {
     }
 }
 
-/// Hides what would have expired had nobody extended it.
+/// Hides a lock whose expiry at the grant has passed, even if it was extended.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ForgetsExtends;
 
@@ -131,7 +131,7 @@ impl Fault for ShowsTheStorageKey {
     }
 }
 
-/// Shows for ever what was there when it first looked.
+/// Shows in all listings what the first one found.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IsCached(Arc<Mutex<HashMap<KeyPrefix, Vec<LockInfoDebug>>>>);
 
@@ -148,7 +148,7 @@ impl Fault for IsCached {
     }
 }
 
-/// Takes a lease for dead a second before its end.
+/// Counts a lease as dead a second before its expiry.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EndsEarly;
 
@@ -162,7 +162,7 @@ impl Fault for EndsEarly {
     }
 }
 
-/// Takes a lease for dead at its expiry.
+/// Counts a lease as dead at its expiry.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EndsAtTheExpiry;
 
@@ -175,7 +175,7 @@ impl Fault for EndsAtTheExpiry {
     }
 }
 
-/// Pages by number: what comes and goes before moves the others.
+/// Pages by offset: locks that come and go before it move the others.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PagesByNumber;
 
@@ -226,7 +226,7 @@ impl Fault for RepeatsInThePage {
     }
 }
 
-/// Shows what nobody has released.
+/// Shows all locks that were not released, expired ones too.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShowsTheExpired;
 
@@ -242,7 +242,7 @@ impl Fault for ShowsTheExpired {
     }
 }
 
-/// Shows what an id has released, beside what is live.
+/// Shows released locks beside the live ones.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShowsTheReleased(Arc<Mutex<Vec<LockInfoDebug>>>);
 
@@ -312,7 +312,7 @@ impl Fault for FoldsPrefixes {
     }
 }
 
-/// Takes a prefix for a pattern: of `LIKE`, or a glob.
+/// Uses a prefix as a pattern: of `LIKE`, or a glob.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PrefixesMatch<const GLOB: bool>;
 
@@ -355,7 +355,7 @@ impl Fault for CutsTheRange {
     }
 }
 
-/// Leaves the key out that the prefix is.
+/// Leaves out the key that is equal to the prefix.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LeavesThePrefixOut;
 
@@ -423,7 +423,7 @@ impl Fault for KeepsAlive {
     }
 }
 
-/// Counts the listings among the grants.
+/// Increments the fence counter at each listing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BurnsFences;
 
@@ -455,7 +455,7 @@ impl Fault for RemovesTheOverdue {
     }
 }
 
-/// Clears the counters of expired locks away.
+/// Deletes the counters of expired locks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CleansFences;
 

@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 
 use super::broken::{Answer, Ask, Fault, NOT_RELEASED, Store, lasting, now_ms};
 
-/// Looks first and takes then.
+/// Reads first, and acquires in the next step.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LooksThenTakes;
 
@@ -27,7 +27,7 @@ impl Fault for LooksThenTakes {
     }
 }
 
-/// The same, but only where no row of the key stands yet.
+/// The same, but only if the key has no row yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct InsertsUnguarded(Arc<Mutex<HashSet<String>>>);
 
@@ -60,7 +60,7 @@ impl Fault for TakesOverUnguarded {
     }
 }
 
-/// Reads the clock before it waits its turn.
+/// Reads the clock before it waits for its turn.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TimedBeforeTheWait(Arc<tokio::sync::Mutex<()>>);
 
@@ -124,7 +124,7 @@ impl Fault for TimedBeforeAShortWait {
     }
 }
 
-/// Lets the loser of a race see the store's conflict.
+/// Returns the store's conflict as an error to the loser of a race.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ConflictIsAnError(Arc<AtomicU64>);
 
@@ -144,7 +144,7 @@ impl Fault for ConflictIsAnError {
     }
 }
 
-/// Tells by what it saw before, not by what it removed.
+/// Returns what it read before, not what it removed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReleaseCountsTwice;
 
@@ -161,7 +161,7 @@ impl Fault for ReleaseCountsTwice {
     }
 }
 
-/// Checks the owner, and then removes by the key whatever stands there by then.
+/// Checks the owner, and then removes whatever lock the key has.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReleaseRemovesByKey(Arc<AtomicU64>);
 
@@ -275,7 +275,7 @@ impl Fault for ExtendExtendsTheSuccessor {
     }
 }
 
-/// Reads the key of the id, and in the next step removes whatever stands there.
+/// Reads the key of the id, and in the next step removes whatever lock the key has.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReleaseRemovesTheSuccessor;
 
@@ -309,7 +309,7 @@ impl Fault for ReleaseLosesToAnExtend {
     }
 }
 
-/// Finds its own lock, and in the next step makes sure that it is there.
+/// Finds its own lock, and in the next step acquires the key even if another id holds it by then.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReplayRestores;
 

@@ -7,7 +7,7 @@ use syncguard_core::{LockId, LockInfoDebug, LockKey, Ttl, hash_key};
 
 use super::broken::{Answer, Ask, Fault, Store, now_ms};
 
-/// Rather safe than right.
+/// Says that every key is held.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AlwaysLocked;
 
@@ -17,7 +17,7 @@ impl Fault for AlwaysLocked {
     }
 }
 
-/// Rather quick than right.
+/// Says that every key is free.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NeverLocked;
 
@@ -27,7 +27,7 @@ impl Fault for NeverLocked {
     }
 }
 
-/// Takes a key for held when one that it begins with is.
+/// Counts a key as held if another key, with which it begins, is held.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MatchesPrefixes;
 
@@ -58,7 +58,7 @@ impl Fault for KeepsAlive {
     }
 }
 
-/// Counts the questions among the grants.
+/// Increments the fence counter at each read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BurnsFence;
 
@@ -73,7 +73,7 @@ impl Fault for BurnsFence {
     }
 }
 
-/// Shows whatever stands at the key that the id once held.
+/// Shows the current lock on the key that the id once held.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IgnoresOwner;
 
@@ -90,7 +90,7 @@ impl Fault for IgnoresOwner {
     }
 }
 
-/// Shows the newest lock, by whatever id one asks.
+/// Shows the newest lock, whichever id is asked for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShowsTheNewest(Arc<Mutex<Option<LockId>>>);
 
@@ -112,7 +112,7 @@ impl Fault for ShowsTheNewest {
     }
 }
 
-/// Shows the time of acquisition by the clock on the wall.
+/// Shows the time of acquisition by the client's wall clock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShowsLocalTime;
 
@@ -224,7 +224,7 @@ impl Fault for LookupForgetsExtends {
     }
 }
 
-/// Takes a key for held while the row of an expired lock stands.
+/// Counts a key as held while the row of an expired lock exists.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IsLockedSeesTheExpired;
 

@@ -20,7 +20,7 @@ impl Fault for Twice {
     }
 }
 
-/// Marks the lock, and leaves the removal to somebody later.
+/// Returns `Released`, and removes the lock a while later.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IsLazy(Arc<Mutex<HashSet<LockId>>>);
 
@@ -39,7 +39,7 @@ impl Fault for IsLazy {
     }
 }
 
-/// Trusts its index, and frees whatever stands at the key that the id once held.
+/// Trusts its index, and removes the current lock on the key that the id once held.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IgnoresOwner;
 
@@ -108,7 +108,7 @@ impl Fault for ResetsFence {
     }
 }
 
-/// Moves the counter on where it finds nothing.
+/// Increments the fence counter if it finds no lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BurnsFence;
 
@@ -149,7 +149,7 @@ impl Fault for FreesEveryKeyOfTheId {
     }
 }
 
-/// Answers without a word to the store.
+/// Returns a result without a call to the store.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DoesNothing;
 
@@ -164,7 +164,7 @@ impl Fault for DoesNothing {
     }
 }
 
-/// Compares with the row as it was granted: once extended, that is another.
+/// Compares the row with that of the grant, so it does not find an extended lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ForgetsTheExtended;
 
@@ -177,7 +177,7 @@ impl Fault for ForgetsTheExtended {
     }
 }
 
-/// Clears away whatever stands where its expired lock stood.
+/// Removes the current lock on the key of its own expired lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FreesTheSuccessorOfTheExpired;
 

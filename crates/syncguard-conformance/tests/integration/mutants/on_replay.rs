@@ -8,7 +8,7 @@ use syncguard_core::backend::{AcquireResult, Grant};
 
 use super::broken::{Answer, Ask, Fault, Store};
 
-/// Does not know its own id again.
+/// Does not recognise a replay.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IsRefused;
 
@@ -21,7 +21,7 @@ impl Fault for IsRefused {
     }
 }
 
-/// Takes a replay for a renewal, but answers with the old grant.
+/// Extends the lock at a replay, but returns the old grant.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Extends;
 
@@ -36,7 +36,7 @@ impl Fault for Extends {
     }
 }
 
-/// Takes the key from itself: a new fence.
+/// Makes a new grant, with a new fence.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IsGrantedAnew;
 
@@ -47,7 +47,7 @@ impl Fault for IsGrantedAnew {
     }
 }
 
-/// Answers a replay with the first grant, whatever was extended since.
+/// Returns the first grant at a replay, even if the lock was extended.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ForgetsExtensions(Arc<Mutex<HashMap<LockId, Grant>>>);
 
@@ -66,7 +66,7 @@ impl Fault for ForgetsExtensions {
     }
 }
 
-/// Answers an id that it knows from memory, without a look at the store.
+/// Returns an earlier grant from memory, without reading the store.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IsAnsweredFromMemory(Arc<Mutex<HashMap<LockId, Grant>>>);
 
@@ -84,7 +84,7 @@ impl Fault for IsAnsweredFromMemory {
     }
 }
 
-/// Gives an id back what it held once.
+/// Grants a key to an id that once held it, even if another id holds it now.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OustsTheSuccessor;
 
@@ -97,7 +97,7 @@ impl Fault for OustsTheSuccessor {
     }
 }
 
-/// Answers a replay with the grant whose lease has expired.
+/// Returns the expired grant at a replay.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RevivesTheExpired;
 
@@ -114,7 +114,7 @@ impl Fault for RevivesTheExpired {
     }
 }
 
-/// Rounds the expiry that a replay answers.
+/// Rounds the expiry that a replay returns.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IsOffByOne;
 

@@ -13,7 +13,7 @@ use super::broken::{Answer, Ask, Fault, Part, Store, now_ms};
 
 const LATER: Duration = Duration::from_millis(300);
 
-/// Leaves an entry that is removed by and by.
+/// Leaves an entry that is removed later.
 fn leave_for_a_while(store: &Store, part: Part, key: &LockKey, id: LockId) {
     store.leave(part, key, id.as_str());
     let store = store.clone();
@@ -225,7 +225,7 @@ impl Fault for TakeOverLeavesTheIndex {
     }
 }
 
-/// Writes the index entry of who is refused.
+/// Writes an index entry for an id that it refuses.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RefusalsLeaveAnEntry;
 
@@ -253,7 +253,7 @@ impl Fault for RefusalsAreClearedLater {
     }
 }
 
-/// Notes on the key who was refused last.
+/// Notes at the key which id was refused last.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LatestRefusalIsKept;
 
@@ -280,7 +280,7 @@ impl Fault for ReadsMakeCounters {
     }
 }
 
-/// Leaves the entry of an id that holds nothing any more.
+/// Leaves an entry for an id that holds nothing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FailedExtendsLeaveAnEntry;
 
@@ -297,7 +297,7 @@ impl Fault for FailedExtendsLeaveAnEntry {
     }
 }
 
-/// The same, where the lease has expired.
+/// The same, if the lease has expired.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LateExtendsLeaveAnEntry;
 
@@ -312,7 +312,7 @@ impl Fault for LateExtendsLeaveAnEntry {
     }
 }
 
-/// Remembers each id that was released in vain.
+/// Stores each id whose release found no lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FailedReleasesLeaveATombstone;
 

@@ -30,7 +30,7 @@ impl Fault for TtlIn32Bits {
     }
 }
 
-/// Knows better than a TTL below 100 ms.
+/// Raises a TTL below 100 ms to 100 ms.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TtlHasAMinimum;
 
@@ -41,7 +41,7 @@ impl Fault for TtlHasAMinimum {
     }
 }
 
-/// Answers with an expiry one second later than the store's.
+/// Returns an expiry one second later than the store's.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExpiryIsLate;
 
@@ -69,7 +69,7 @@ impl Fault for ToleranceDoubled {
     }
 }
 
-/// Compares by `>=` where it must by `>`: a lease lives a millisecond too long.
+/// Compares by `>=` in place of `>`: a lease is live a millisecond too long.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LiveAtTheBoundary;
 
@@ -104,7 +104,7 @@ impl Fault for LiveAtTheBoundary {
     }
 }
 
-/// Subtracts the tolerance on the wrong side: reads take a lease for dead a second early.
+/// Subtracts the tolerance on the wrong side: reads count a lease as dead a second too early.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReadsDeadEarly;
 
@@ -115,7 +115,7 @@ impl Fault for ReadsDeadEarly {
     }
 }
 
-/// The same in acquire: a key is granted while its lease still runs.
+/// The same in acquire: a key is granted while its lease is live.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GrantsEarly;
 
@@ -173,7 +173,7 @@ impl Fault for ReleasesTheExpired {
     }
 }
 
-/// Answers with an expiry one millisecond later than the store's.
+/// Returns an expiry one millisecond later than the store's.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExpiryIsOneLate;
 
@@ -187,7 +187,7 @@ impl Fault for ExpiryIsOneLate {
     }
 }
 
-/// Counts the lease of who takes a key over from the former lease's end.
+/// Counts the lease of a key's new holder from the end of the former lease.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TakeOverCountsFromTheOldExpiry;
 
@@ -204,7 +204,7 @@ impl Fault for TakeOverCountsFromTheOldExpiry {
     }
 }
 
-/// Is a millisecond short.
+/// Stores a TTL that is a millisecond too short.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TtlIsOneShort;
 
@@ -215,7 +215,7 @@ impl Fault for TtlIsOneShort {
     }
 }
 
-/// Counts in seconds when it extends.
+/// Rounds the TTL of an extend to seconds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExtendTtlInSeconds;
 

@@ -10,7 +10,7 @@ fn is_overdue(held: &LockInfoDebug) -> bool {
     held.expires_at_ms <= now_ms()
 }
 
-/// Ends a lease at its expiry: in `is_locked` alone.
+/// Counts a lease as dead at its expiry, only in `is_locked`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IsLockedEnds;
 
@@ -147,7 +147,7 @@ impl Fault for RefusalRemoves {
     }
 }
 
-/// Takes an overdue lock anew: with a new fence, or with a new time of acquisition alone.
+/// Grants an overdue lock again: with a new fence, or only with a new time of acquisition.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExtendTakesAnew<const KEEPS_FENCE: bool>;
 

@@ -10,7 +10,7 @@ use syncguard_core::{ErrorCode, ExtendResult, LockError, LockId, ReleaseResult, 
 
 use super::broken::{Answer, Ask, Fault, Store, now_ms, past_deadline};
 
-/// Queues what comes too late, and sends it nonetheless.
+/// Queues a call after its deadline, and sends it nonetheless.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SendsTheLate;
 
@@ -25,7 +25,7 @@ impl Fault for SendsTheLate {
     }
 }
 
-/// Does not know whether it has sent what came too late.
+/// Does not say whether it has sent a call after its deadline.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DoubtsTheLate;
 

@@ -60,7 +60,7 @@ impl WatchKey for Deaf {
     }
 }
 
-/// Hears of no release.
+/// Its watch notices no release.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HearsNothing;
 
@@ -82,7 +82,7 @@ impl WatchKey for Once {
     }
 }
 
-/// Hears of one release, and of no later one.
+/// Its watch notices one release, and no later one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HearsOnce;
 
@@ -93,7 +93,7 @@ impl Fault for HearsOnce {
     }
 }
 
-/// Hears of releases, and does not look whether one has been.
+/// Its watch notices releases, but does not read whether the key is free already.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DoesNotLook;
 
@@ -106,7 +106,7 @@ impl Fault for DoesNotLook {
     }
 }
 
-/// Says how long the lease would last had nobody extended it.
+/// Says how long the lease would last if it had not been extended.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ForgetsExtends;
 

@@ -7,7 +7,7 @@ use syncguard_core::{ExtendResult, LockError, LockId, Ttl};
 
 use super::broken::{Answer, Ask, Fault, Store, now_ms};
 
-/// Tells the log what it locks.
+/// Logs the key that it locks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LogsTheKey;
 
@@ -29,7 +29,7 @@ impl Fault for DebugShowsKeys {
     }
 }
 
-/// Says in its errors which key it was.
+/// Names the key in its errors.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ErrorsQuoteTheKey;
 
@@ -42,7 +42,7 @@ impl Fault for ErrorsQuoteTheKey {
     }
 }
 
-/// Tells the log whose lease it takes over.
+/// Logs the key whose expired lock it replaces.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LogsTheTakeOver;
 
@@ -56,7 +56,7 @@ impl Fault for LogsTheTakeOver {
     }
 }
 
-/// Tells the log whose lock it extends.
+/// Logs the id whose lock it extends.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LogsTheExtended;
 
@@ -67,7 +67,7 @@ impl Fault for LogsTheExtended {
     }
 }
 
-/// Tells the log which lock is overdue.
+/// Logs the key of an overdue lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LogsTheOverdue;
 

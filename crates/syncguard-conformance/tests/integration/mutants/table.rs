@@ -18,34 +18,34 @@ const KINDS: [&str; 11] = [
 
 /// Why a cell has no mutant, by the letters of [`ROWS`].
 const REASONS: &[(char, &str)] = &[
-    ('a', "The clause says nothing about when."),
+    ('a', "The clause says nothing about time."),
     (
         'b',
-        "It speaks of one key or id: there is no other to take for it.",
+        "The clause is about one key or id: there is no other one to confuse it with.",
     ),
-    ('c', "It counts and measures nothing."),
+    ('c', "The clause counts and measures nothing."),
     (
         'd',
-        "It gives one of two answers, or one value: there is nothing else to lose or to repeat.",
+        "The operation returns one of two answers, or one value: nothing else can be lost or repeated.",
     ),
     (
         'e',
-        "Whether the lock was extended, or its lease has ended, makes no difference to it.",
+        "It makes no difference whether the lock was extended, or whether its lease has ended.",
     ),
     (
         'f',
-        "Such a fault breaks another clause first, and stands there.",
+        "Such a fault breaks another clause first, and is counted there.",
     ),
     (
         'g',
-        "It is one read, or one value: there are no two steps to come between.",
+        "The operation is one read, or returns one value: no other call can come between two steps.",
     ),
     (
         'h',
-        "It cannot be told from a correct store: by the answers alone, or within the slack of a clock.",
+        "The answers do not distinguish such a store from a correct one, or only by less than a clock's precision.",
     ),
     ('k', "The contract allows it."),
-    ('o', "Open: no case looks for it."),
+    ('o', "Open: no case tests it."),
 ];
 
 /// A clause, and a character for each kind: `*` where there are mutants, else a reason.
