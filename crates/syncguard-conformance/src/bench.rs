@@ -1,4 +1,4 @@
-//! [`Bench`]: where one case works.
+//! [`Bench`]: the clients and keys of one case.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl<H: Harness> Bench<H> {
     /// A bench with a random namespace of its own.
     ///
     /// # Errors
-    /// If the system has no randomness to give.
+    /// If the system's random number generator fails.
     pub fn new(harness: Arc<H>) -> Result<Self, Failure> {
         let mut namespace = LockId::generate()?.as_str().to_owned();
         namespace.truncate(NAMESPACE_LENGTH);
@@ -35,7 +35,7 @@ impl<H: Harness> Bench<H> {
         &self.harness
     }
 
-    /// The random text that makes this case's keys its own.
+    /// The random text in each key of this case.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace

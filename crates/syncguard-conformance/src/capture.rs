@@ -1,4 +1,4 @@
-//! Everything that code under observation tells `tracing`, as text.
+//! All that code emits through `tracing`, as text.
 
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};

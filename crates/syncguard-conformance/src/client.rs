@@ -19,8 +19,8 @@ use tokio::time::{Instant, timeout_at};
 /// Deadline of one call of the bare backend. Far above what a call takes on a slow machine.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One client of the store: the bare backend, called with ids of the case's choice under the suite's
-/// own deadline, and [`Locks`] over the same backend for what is about policy. Clones are one client.
+/// One client of the store: the bare backend, called with ids that the case chooses and with the suite's own
+/// deadline; and [`Locks`] over the same backend, for cases about policy. Clones are one client.
 pub struct Client<B: LockBackend> {
     backend: Arc<B>,
     locks: Locks<B::Fence>,

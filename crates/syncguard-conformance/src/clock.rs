@@ -1,5 +1,4 @@
-//! Time as cases tell it: by the store's own clock, or by the local monotonic one. The two are
-//! never compared.
+//! Time in cases: by the store's own clock, or by the local monotonic one. Cases never compare the two.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +9,8 @@ use crate::outcome::{require, step};
 use crate::steps::{acquire, ms, release, renew, ttl};
 use crate::{Bench, Client, Failure, Harness};
 
-/// TTLs for what must be asked before its lease ends: where a slow machine came too late, the next
-/// is tried.
+/// TTLs for calls that must come before a lease ends. If a slow machine is too late with one, the case tries the
+/// next.
 pub(crate) const LIFETIMES: [Duration; 6] = [
     Duration::from_millis(500),
     Duration::from_millis(1_000),
@@ -21,16 +20,16 @@ pub(crate) const LIFETIMES: [Duration; 6] = [
     Duration::from_millis(16_000),
 ];
 
-/// Covers that the two clocks count milliseconds from different points and drift a little.
+/// Allows for a small drift between the two clocks, and for milliseconds that begin at different times.
 const MARGIN: Duration = Duration::from_millis(100);
 
-/// No statement about a live lease can be made of a store that takes seconds to answer.
+/// If a store takes seconds to answer, no case can say anything about a live lease.
 #[track_caller]
 pub(crate) fn too_slow() -> Failure {
     Failure::new("expected an answer within a lease of 16 s, saw none")
 }
 
-/// The store's clock, read off the expiry of a lock that is extended again and again.
+/// The store's clock, read from the expiry of a lock that the case extends each time.
 #[derive(Debug)]
 pub(crate) struct StoreClock<B: LockBackend> {
     client: Client<B>,
@@ -69,7 +68,7 @@ impl<B: LockBackend> StoreClock<B> {
 
 /// Fails unless the store counted `expires_at_ms` from a time between two readings of its clock.
 ///
-/// A few milliseconds are allowed: what is exact is said of single answers, not across them.
+/// It allows a few milliseconds: only the values of one answer are exact.
 #[track_caller]
 pub(crate) fn counted_between(
     what: &str,
@@ -92,24 +91,23 @@ pub(crate) fn counted_between(
 #[derive(Debug)]
 pub(crate) struct Brief<F> {
     pub(crate) grant: Grant<F>,
-    /// From here on the store must take it for dead.
+    /// From this time the store must count it as dead.
     dead_at: Instant,
 }
 
 impl<F> Brief<F> {
-    /// Waits until the store must take the lease for dead.
+    /// Waits until the store must count the lease as dead.
     pub(crate) async fn end(&self) {
         tokio::time::sleep_until(self.dead_at.into()).await;
     }
 }
 
-/// When a lease must be dead that was granted or extended before now.
+/// When a lease that was granted or extended before now must be dead.
 pub(crate) fn dead_at(lasting: Duration) -> Instant {
     Instant::now() + lasting + ms(TIME_TOLERANCE_MS.unsigned_abs()) + MARGIN
 }
 
-/// Acquires a free key for a short time. If the answer came after the lease had expired, a longer one
-/// is tried.
+/// Acquires a free key for a short time. If the answer arrived after the lease had expired, tries a longer time.
 #[track_caller]
 pub(crate) fn take_briefly<B: LockBackend>(
     client: &Client<B>,

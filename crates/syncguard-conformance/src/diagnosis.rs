@@ -19,8 +19,8 @@ pub struct Cause {
     pub cases: Vec<&'static str>,
 }
 
-/// Cases of clauses on which all others rest, and that rest on little themselves. If one of them fails, the
-/// failures of other cases say little.
+/// The simplest cases of the clauses on which all others depend. If one of them fails, the failures of other cases
+/// say little.
 const FOUNDATIONS: [(&str, &str); 3] = [
     ("A1", "acquire::a_free_key_is_granted_to_the_given_id"),
     ("R1", "release::it_frees_the_key_at_once"),
@@ -38,7 +38,7 @@ pub(crate) fn causes(cases: &[CaseReport]) -> Vec<Cause> {
         let names = |case: &&CaseReport| case.clauses.contains(&clause);
         let (mut explained, mut others): (Vec<_>, Vec<_>) =
             unexplained.into_iter().partition(names);
-        // What fails in the same words fails for the same reason, whatever it was to prove.
+        // Failures with the same text have the same reason, whatever their cases prove.
         let symptoms: BTreeSet<_> = explained.iter().map(|case| symptom(case)).collect();
         explained.extend(others.extract_if(.., |case| symptoms.contains(symptom(case))));
         explained.sort_by_key(|case| std::cmp::Reverse(weight(case, clause)));
@@ -85,7 +85,7 @@ fn likeliest(
     best.map(|(_, clause)| (clause.id, clause.text))
 }
 
-/// How much a case says of a clause: most of the one that it names first.
+/// How much a case says about a clause: most about the one that it names first.
 fn weight(case: &CaseReport, clause: &str) -> usize {
     match case.clauses.iter().position(|named| *named == clause) {
         Some(0) => 2,

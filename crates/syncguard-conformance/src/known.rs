@@ -1,4 +1,4 @@
-//! The broken backends that this version is known to refuse, read from the page that lists them.
+//! The broken backends that this version is known to detect, read from the page that lists them.
 
 use serde::Serialize;
 
@@ -37,7 +37,7 @@ impl Mutants {
     }
 }
 
-/// The faults that this case is known to refuse.
+/// The faults that this case is known to detect.
 pub(crate) fn refused_by(case: &str) -> Vec<&'static str> {
     let of_case = all().filter(|mutant| mutant.case == case);
     of_case.map(|mutant| mutant.fault).collect()

@@ -47,8 +47,8 @@
 //!   the keys `.` and `..` are used as they are, for a moment.
 //! - Cases run concurrently. Many sleep through an expiry, so a run takes the time of the longest
 //!   rather than the sum: with eight at once, well under a minute on a store nearby. [`run()`] does
-//!   that; the tests of [`suite!`] run as many at once as the machine has cores, unless told:
-//!   `cargo test -- --test-threads=8`.
+//!   that. By default the tests of [`suite!`] run as many at once as the machine has cores:
+//!   `cargo test -- --test-threads=8` changes that.
 //! - The machine may be slow. A case claims "before the expiry" only of answers that arrived before it
 //!   by the local monotonic clock, else it tries again with a longer TTL. It never compares the store's
 //!   clock with the client's.
@@ -121,7 +121,7 @@
 //!
 //! # What it cannot show
 //!
-//! Whatever needs the store's own means. The feature `faults` adds cases for what a broken network and a server
+//! What needs access to the store itself. The feature `faults` adds cases for what a broken network and a server
 //! that hangs do: see the module `faults`. Restarts and foreign data under a key belong in the backend's own
 //! tests.
 

@@ -12,7 +12,7 @@ use crate::{Bench, Client, Failure, Harness, Outcome};
 pub(crate) const CANNOT_LIST: Outcome =
     Outcome::Skipped("the backend cannot list its locks (LockBackend::list)");
 
-/// More than any store of tests has, however few entries it looks at for a page.
+/// More pages than the listing of any test's store has.
 const MOST_PAGES: usize = 20_000;
 
 /// Locks by the text of their keys.
@@ -57,13 +57,13 @@ pub(crate) fn pages<B: LockBackend>(
                 pages.len() < MOST_PAGES,
                 format_args!("a listing: expected its end, saw {MOST_PAGES} pages"),
             )?;
-            // A store that answers at once would keep the thread from everybody else.
+            // A store that answers at once would otherwise keep other tasks from the thread.
             tokio::task::yield_now().await;
         }
     })
 }
 
-/// What a listing shows. It shows a lock once, or says that it may repeat, and once in a page at any rate.
+/// What a listing shows. It must show a lock once or, if it says that it may repeat locks, once in a page.
 #[track_caller]
 pub(crate) fn listed<B: LockBackend>(
     client: &Client<B>,

@@ -34,7 +34,8 @@ pub(crate) async fn poll_up_to<F: Future>(
     .await
 }
 
-/// How long a call stays halted if the other work does not end. That may wait for a latch of the halted call.
+/// How long a call stays halted if the other work does not end: that work may wait for a latch that the halted call
+/// has.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Halts `call` after `polls` polls, runs `meanwhile`, and lets the call continue.

@@ -66,7 +66,7 @@ macro_rules! __for_each_case {
                 one_id_on_two_keys_harms_nobody_else [I3 E1 R3]
                     "An id that is used for a second key too soon harms no lock of another id.";
                 ids_are_fresh_and_random [I2]
-                    "Every lock acquired through the helpers has a fresh id of 128 random bits.";
+                    "Every lock acquired through `Locks` has a fresh id of 128 random bits.";
             }
             patterns {
                 keys_match_themselves_alone [K2 L1 L2 R3]
@@ -106,7 +106,7 @@ macro_rules! __for_each_case {
                 bad_ttls_are_refused [T2]
                     "A TTL of zero or of more than ten years is `InvalidArgument` and uses up no fence.";
                 an_id_that_holds_a_key_is_granted_no_held_one [A2 I3]
-                    "An id that holds a key is granted no other key that somebody else holds.";
+                    "An id that holds a key is not granted a key that another id holds.";
             }
             release {
                 it_frees_the_key_at_once [R1]
@@ -114,7 +114,7 @@ macro_rules! __for_each_case {
                 it_works_from_any_client [R1]
                     "The lock id alone releases, from another client and another task.";
                 again_it_is_not_held [R2]
-                    "A second release is `NotHeld`, however often and wherever it is asked.";
+                    "Every further release is `NotHeld`, from any client.";
                 an_unknown_id_is_not_held [R2]
                     "Releasing an id that never held anything is `NotHeld`.";
                 it_leaves_a_successor_alone [R3]
@@ -156,7 +156,7 @@ macro_rules! __for_each_case {
                 it_leaves_a_successor_alone [X3]
                     "Extending a lock whose key has a new holder is `NotHeld` and does not change the new holder's lock.";
                 renewals_keep_others_out [X1 E1 L1 L2]
-                    "A lease renewed in time outlives its first TTL by far, and can then still be released.";
+                    "A lease that is renewed in time lasts much longer than its first TTL, and can still be released.";
                 a_holder_learns_that_its_lock_is_gone [X3]
                     "After someone else removed a lock, extend is `NotHeld`, and the guard is not valid any more.";
             }
@@ -236,7 +236,7 @@ macro_rules! __for_each_case {
                 a_replay_after_expiry_is_a_new_grant [A5 A6 F1]
                     "An id whose lease expired can acquire the key again: a new fence and a whole TTL.";
                 the_next_lease_is_whole [A6 X1 E2]
-                    "A key acquired at the moment it expires has a whole TTL, and five renewals succeed.";
+                    "A key that is acquired at the moment of its expiry has a whole TTL, and five renewals succeed.";
                 in_the_tolerance_only_one_wins [E3 X3 E1]
                     "Between expiry and expiry + 1000 an extend and an acquire never both succeed.";
                 a_release_at_the_last_moment_is_no_error [R2 O1]
@@ -264,7 +264,7 @@ macro_rules! __for_each_case {
                 a_refusal_says_when_the_key_is_free [W1]
                     "A key is granted when the time that a refusal stated has passed, and not before its lease ends.";
                 a_release_wakes_who_watches [W2]
-                    "A watch resolves when any client releases the key, again and again.";
+                    "A watch resolves each time that any client releases the key.";
                 a_watch_of_a_free_key_resolves_at_once [W2]
                     "A watch that begins after the release resolves at once.";
             }
@@ -272,11 +272,11 @@ macro_rules! __for_each_case {
                 fences_strictly_increase [F1]
                     "Fences strictly increase from grant to grant, whichever client asks.";
                 every_key_counts_for_itself [K3]
-                    "Every key counts for itself: grants of other keys do not move its fences.";
+                    "Every key has its own counter: grants of other keys do not move its fences.";
                 fences_outlive_clients [F2]
-                    "Fences go on increasing after the clients that acquired earlier ones are gone.";
+                    "Fences continue to increase after the clients that acquired earlier ones are gone.";
                 fences_rise_across_expiries [F1 F2 R4 X4]
-                    "Fences go on increasing across expiries.";
+                    "Fences continue to increase across expiries.";
                 contention_uses_no_fence [F4 A2]
                     "Contended attempts use up no fence of the key.";
                 great_fences_are_exact [F1 F3]
@@ -296,7 +296,7 @@ macro_rules! __for_each_case {
                 a_cancelled_token_leaves_no_trace [C2]
                     "With a token that is already cancelled an operation is `Aborted`, and nothing is sent to the store.";
                 a_token_cancelled_in_flight_aborts_at_once [C3 C1]
-                    "A token cancelled in flight ends the operation at its next poll, and no lock remains.";
+                    "A token that is cancelled in flight ends the operation at its next poll, and no lock remains.";
                 a_cancelled_wait_ends_at_once [C3]
                     "`lock()` that waits for a held key ends with `Aborted` when its token is cancelled.";
                 a_release_dropped_at_any_poll_frees_the_key [C4]
@@ -316,7 +316,7 @@ macro_rules! __for_each_case {
                 holders_exclude_each_other [A3 A1 F1 R1 O1]
                     "64 tasks cycle over 16 keys: a key has one holder at a time, and its fences only increase.";
                 sections_never_overlap [A3 E1 O1]
-                    "`lock()` keeps sections apart: a counter that is read and then written loses no update.";
+                    "`lock()` runs one section at a time: a counter that is read and then written loses no update.";
                 concurrent_replays_are_one_grant [A5 A3]
                     "Concurrent replays of one acquire are one grant.";
                 different_keys_never_wait_for_each_other [K2 O1]
@@ -324,7 +324,7 @@ macro_rules! __for_each_case {
                 concurrent_extends_all_succeed [X1 X2 O1]
                     "Concurrent extends of one lock all succeed, and the last one counts.";
                 a_release_beats_an_extend_in_flight [X3 R1 O1]
-                    "A release that meets an extend in flight frees the key for good.";
+                    "A release during an extend frees the key, and the extend does not bring the lock back.";
                 grants_are_timed_after_any_wait [A6 O1]
                     "A grant's TTL counts from a time after its predecessor's end, however long the acquire waited inside the store.";
                 mixed_operations_give_no_errors [O1 L1 L4]
@@ -358,13 +358,13 @@ macro_rules! __for_each_case {
                 closing_a_client_ends_nothing_else [S1]
                     "Closing a client changes neither its locks nor other clients; its own calls fail only with `ServiceUnavailable`.";
                 thousands_of_locks_are_held_at_once [A1 A2 K2 E1 L2 R1]
-                    "Thousands of locks are held at once: as many as ten seconds allow, and the harness's capacity at the least.";
+                    "Thousands of locks are held at once: as many as ten seconds allow, and at least the harness's capacity.";
             }
             stored {
                 a_released_key_leaves_its_counter [G1 K3 R1]
                     "A released key leaves its fence counter, and nothing else.";
                 a_key_acquired_again_and_again_leaves_one_counter [G1 K3]
-                    "A key that is acquired again and again leaves one fence counter.";
+                    "A key that is acquired many times leaves one fence counter.";
                 an_expired_lock_leaves_its_counter [G2 G3 E2]
                     "An expired lock leaves its fence counter once it is purged, or once the key is acquired again.";
                 a_call_that_changes_nothing_leaves_nothing [G3 A2 L4 R2 X3]
@@ -376,7 +376,7 @@ macro_rules! __for_each_case {
                 a_halted_call_leaves_nothing [G1 G3 X3 R1 A5]
                     "A call that is halted while its lock is released leaves nothing.";
                 many_at_once_leave_their_counters [G1 G3 A3]
-                    "Many that contend leave the fence counters of their keys.";
+                    "Many contenders leave only the fence counters of their keys.";
             }
             errors {
                 debug_of_values_shows_no_identifier [O2]

@@ -53,7 +53,7 @@ pub struct CaseReport {
     /// Why it failed or was skipped. Absent from the JSON of a case that passed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// What a skipped case leaves open: the [faults](mod@crate::mutants) that it is known to refuse. Absent from
+    /// What a skipped case leaves open: the [faults](mod@crate::mutants) that it is known to detect. Absent from
     /// the JSON of other cases.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leaves_open: Vec<&'static str>,
@@ -128,7 +128,7 @@ impl Report {
     }
 }
 
-/// The clauses of which this holds: whether cases of it passed, failed, were skipped.
+/// The clauses that a predicate selects. It gets whether cases of the clause passed, failed and were skipped.
 fn judged(cases: &[CaseReport], holds: impl Fn(bool, bool, bool) -> bool) -> Vec<&'static str> {
     let holds = |clause: &&'static str| {
         let any = |status| {

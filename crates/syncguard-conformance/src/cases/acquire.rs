@@ -1,4 +1,4 @@
-//! Taking a lock.
+//! Acquiring a lock.
 
 use std::time::{Duration, Instant};
 
@@ -144,7 +144,7 @@ pub async fn a_refusal_is_final<H: Harness>(bench: Bench<H>) -> CaseResult {
     let attempt = other.acquire(&key, &loser, ttl(LONG)?).await?;
     same("a contended attempt is Locked", attempt.is_locked(), true)?;
     release(&client, &holder.lock_id).await?;
-    // Again and again: on a busy machine, what waits in the background may sleep as long as this case.
+    // Several times: on a busy machine, a call that waits in the background may sleep as long as this case.
     for _ in 0..10 {
         tokio::time::sleep(Duration::from_millis(40)).await;
         free(&client, &key).await?;
@@ -237,7 +237,8 @@ pub async fn replay_does_not_oust_a_successor<H: Harness>(bench: Bench<H>) -> Ca
 
 /// The store shows the TTL that was asked for, to the millisecond, up to ten years.
 ///
-/// Proves T1, A6, L2. One client, one key, ever other TTLs: expiry minus time of acquisition.
+/// Proves T1, A6, L2. One client acquires one key with many TTLs. Each must be the expiry minus the time of
+/// acquisition.
 pub async fn ttls_are_exact<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let clock = StoreClock::new(&bench).await?;
@@ -283,7 +284,7 @@ pub async fn ttls_are_exact<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// The shortest TTLs are granted like others, or the grant has expired when it arrives.
 ///
-/// Proves T1. By `Locks` no lease with nothing left is returned: it is released, and the error
+/// Proves T1. `Locks` does not return a lease of which nothing is left: it releases the lock, and the error
 /// says so.
 pub async fn the_shortest_ttls_are_granted<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
@@ -345,7 +346,7 @@ pub async fn fractions_round_up<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// A TTL of zero or of more than ten years is `InvalidArgument` and uses up no fence.
 ///
-/// Proves T2. To acquire, extend and `lock`; the key stays free, or the lock as it was.
+/// Proves T2. For acquire, extend and `lock`. A free key stays free, and a lock stays as it was.
 pub async fn bad_ttls_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let (key, held_key) = (bench.key("refused")?, bench.key("held")?);
@@ -385,9 +386,9 @@ pub async fn bad_ttls_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
     Ok(Outcome::Passed)
 }
 
-/// An id that holds a key is granted no other key that somebody else holds.
+/// An id that holds a key is not granted a key that another id holds.
 ///
-/// Proves A2, I3. The answer is `Locked`, or `InvalidArgument` for an id in use; neither lock suffers.
+/// Proves A2, I3. The answer is `Locked`, or `InvalidArgument` for an id in use. Neither lock changes.
 pub async fn an_id_that_holds_a_key_is_granted_no_held_one<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {

@@ -1,8 +1,9 @@
 //! The last milliseconds of a lease.
 //!
-//! That an answer was wrong is said by the store's clock alone. The local monotonic one says about when a
-//! lease ends, and so whether a call met its last milliseconds: between a TTL after the call was sent that
-//! began it and a TTL after that was answered.
+//! Only the store's clock decides whether an answer was wrong. The local monotonic clock shows about when a lease
+//! ends, and so whether a call fell into its last milliseconds. The call that began the lease was sent at one
+//! local time and answered at another: the lease ends between one TTL after the first and one TTL after the
+//! second.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,21 +20,21 @@ use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 struct Ending {
     id: LockId,
     expires_at_ms: i64,
-    /// Between these local times it ends.
+    /// It ends between these local times.
     earliest: Instant,
     latest: Instant,
 }
 
 impl Ending {
-    /// Whether a call met the last `window` of the lease, but not its last millisecond: the store counts whole
-    /// ones, and may have come to the expiry by then.
+    /// Whether a call fell into the last `window` of the lease, but not into its last millisecond: the store
+    /// counts whole milliseconds, and may have reached the expiry by then.
     fn was_met(&self, asked: Instant, answered: Instant, window: Duration) -> bool {
         let left = self.latest.saturating_duration_since(asked);
         answered <= self.earliest && (ms(1)..=window).contains(&left)
     }
 }
 
-/// How a lease gets its end: the TTL of the grant, if it is another one, and how often it is extended after that.
+/// How a lease gets its end: the TTL of the grant, if that is another one, and how often the lease is then extended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct History {
     granted: Option<Duration>,
@@ -63,20 +64,21 @@ const SHORTENED: History = History {
     extends: 1,
 };
 
-/// How long a case goes on where the store is fast enough and the machine is busy. Far below the limit of a case.
+/// For how long a case makes new leases if the store is fast enough and the machine is busy. Far below the timeout
+/// of a case.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Nobody else is granted a key before its lease ends, extended or not.
 ///
-/// Proves E1, X1, A2. A contender asks without pause until it is granted the key, and its grant counts
-/// from the former lease's end or later. It goes on with new leases until an answer came in
-/// in the last 2 ms of a lease of each history. On a store that takes longer to answer, or on a machine that is too
-/// busy, these are the last 10 ms, and leases are as many as make a miss unlikely.
+/// Proves E1, X1, A2. A contender asks without pause until it is granted the key. Its grant must count from the end
+/// of the former lease, or later. The case makes new leases until, for each history, an answer arrived in the last
+/// 2 ms of a lease. On a store that takes longer to answer, or on a machine that is too busy, it uses the last
+/// 10 ms, and so many leases that a miss is unlikely.
 pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
-    // A slow store: one that asks every 30 ms misses a window of 10 ms with a chance of 2 in 3; it misses those of
-    // 36 leases with less than 1 in 2 million.
+    // A slow store: a contender that asks every 30 ms misses a window of 10 ms with a chance of 2 in 3, and those of
+    // 36 leases with a chance of less than 1 in 2 million.
     const SLOW_ROUNDS: usize = 9;
     const EACH: usize = 4;
     const FAST: Duration = Duration::from_millis(1);
@@ -90,7 +92,8 @@ pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
         let window = if is_fast { ms(2) } else { ms(10) };
         let probes = (0..).zip(probes).map(|(order, (history, key))| {
             let (client, other) = (client.clone(), other.clone());
-            // A busy machine may rest in the very millisecond in which a lease ends too early. These end apart.
+            // A busy machine may stall in the millisecond in which a lease ends too early. So these leases end at
+            // different times.
             let lasting = LASTING + ms(order * 13);
             tokio::spawn(async move {
                 match lease(&client, &key, history, lasting).await? {
@@ -117,11 +120,11 @@ pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
 
 /// Extend, release and replay succeed up to the end of the lease.
 ///
-/// Proves E1, X1, R1, A5. It goes on with new leases until each was answered in the last 5 ms of one, unless
+/// Proves E1, X1, R1, A5. The case makes new leases until each call was answered in the last 5 ms of one, unless
 /// the store takes longer to answer.
 pub async fn its_holder_is_heard_until_the_end<H: Harness>(bench: Bench<H>) -> CaseResult {
     const WINDOW: Duration = Duration::from_millis(5);
-    // Where the answer to a late call came after the end, that to an earlier one did not.
+    // If the answer to a late call arrives after the end, that to an earlier call does not.
     const LEADS: [u64; 7] = [3, 5, 8, 16, 32, 64, 128];
     let client = bench.client().await?;
     let clock = Arc::new(StoreClock::new(&bench).await?);
@@ -144,7 +147,7 @@ pub async fn its_holder_is_heard_until_the_end<H: Harness>(bench: Bench<H>) -> C
                 let heard = call.is_heard(&client, &key, &ending.id).await?;
                 let answered = Instant::now();
                 if !heard {
-                    // Read after the answer: if it has not come to the expiry now, it had not then.
+                    // Read after the answer: if the clock has not reached the expiry now, it had not then.
                     let left_ms = ending.expires_at_ms - clock.now_ms().await?;
                     require(
                         left_ms <= 0,
@@ -170,7 +173,7 @@ pub async fn its_holder_is_heard_until_the_end<H: Harness>(bench: Bench<H>) -> C
     Ok(Outcome::Passed)
 }
 
-/// Takes a lease that ends soon. `None` if the machine is too slow to extend it before it ends.
+/// Acquires a lease that ends soon. `None` if the machine is too slow to extend it before it ends.
 #[track_caller]
 fn lease<B: LockBackend>(
     client: &Client<B>,
@@ -207,7 +210,7 @@ fn lease<B: LockBackend>(
     })
 }
 
-/// Asks for the key until it is granted, and says whether a refusal came in just before the end, and how long the
+/// Asks for the key until it is granted. Returns whether a refusal arrived just before the end, and how long the
 /// fastest answer took.
 #[track_caller]
 fn contend<B: LockBackend>(
@@ -237,7 +240,7 @@ fn contend<B: LockBackend>(
             }
             decided |= ending.was_met(asked, answered, window);
             if asked > ending.latest {
-                // The tolerance: nothing to be seen there.
+                // In the tolerance, a refusal shows nothing.
                 tokio::time::sleep(ms(20)).await;
             } else {
                 tokio::task::yield_now().await;
@@ -246,7 +249,7 @@ fn contend<B: LockBackend>(
     })
 }
 
-/// What a holder asks for.
+/// A call of the holder.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum HolderCall {
     Extend,

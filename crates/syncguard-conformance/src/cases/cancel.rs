@@ -17,7 +17,7 @@ use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
 /// An acquire dropped at any of its polls leaves no lock.
 ///
-/// Proves C1. Long before its TTL, and nothing arrives later.
+/// Proves C1. The key is free long before the TTL ends, and no late call acquires it.
 pub async fn an_acquire_dropped_at_any_poll_leaves_no_lock<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
@@ -37,7 +37,7 @@ pub async fn an_acquire_dropped_at_any_poll_leaves_no_lock<H: Harness>(
     });
     join(attempts).await?;
     client.locks().drain(DRAIN).await?;
-    // What a driver had queued would come now.
+    // A call that a driver has queued would take effect now.
     tokio::time::sleep(ms(1_500)).await;
     for key in &keys {
         free(&other, key).await?;
@@ -49,7 +49,7 @@ pub async fn an_acquire_dropped_at_any_poll_leaves_no_lock<H: Harness>(
 
 /// Acquires that random timeouts cut off leave no lock.
 ///
-/// Proves C1. 480 of them, from next to nothing to 8 ms.
+/// Proves C1. 480 acquires, with timeouts of up to 8 ms.
 pub async fn acquires_in_random_timeouts_leave_no_lock<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let keys = bench.keys("timed-out", 24)?;
@@ -103,7 +103,7 @@ pub async fn a_dropped_contender_does_not_disturb_the_holder<H: Harness>(
 
 /// With a token that is already cancelled an operation is `Aborted`, and nothing is sent to the store.
 ///
-/// Proves C2. Every operation; no lock, no fence used, no lock lost.
+/// Proves C2. Every operation: none acquires a lock, uses a fence or loses a lock.
 pub async fn a_cancelled_token_leaves_no_trace<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let (key, held_key) = (bench.key("free")?, bench.key("held")?);
@@ -147,9 +147,9 @@ pub async fn a_cancelled_token_leaves_no_trace<H: Harness>(bench: Bench<H>) -> C
     Ok(Outcome::Passed)
 }
 
-/// A token cancelled in flight ends the operation at its next poll, and no lock remains.
+/// A token that is cancelled in flight ends the operation at its next poll, and no lock remains.
 ///
-/// Proves C3, C1. Where the store answers within one poll there is no flight, which is as well.
+/// Proves C3, C1. A call that the store answers at the first poll is never in flight, so it passes.
 pub async fn a_token_cancelled_in_flight_aborts_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let keys = bench.keys("in-flight", 12)?;
@@ -194,7 +194,7 @@ pub async fn a_token_cancelled_in_flight_aborts_at_once<H: Harness>(bench: Bench
 
 /// `lock()` that waits for a held key ends with `Aborted` when its token is cancelled.
 ///
-/// Proves C3. At its next poll, and it takes nothing afterwards.
+/// Proves C3. It ends at its next poll, and acquires nothing afterwards.
 pub async fn a_cancelled_wait_ends_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("held")?;
@@ -205,7 +205,7 @@ pub async fn a_cancelled_wait_ends_at_once<H: Harness>(bench: Bench<H>) -> CaseR
         .retry_delay(LONG / 2)
         .cancel_on(&token);
     let mut waiting = pin!(other.locks().lock(&key).options(&options).run(async |_| ()));
-    // Until its first attempt was refused. On a slow store that is cancelled, which is as well.
+    // Until its first attempt was refused. On a slow store the token cancels that attempt, which proves as much.
     let waited = tokio::time::timeout(ms(100), waiting.as_mut()).await;
     same("a wait for a held key goes on", waited.is_err(), true)?;
     token.cancel();
@@ -221,7 +221,7 @@ pub async fn a_cancelled_wait_ends_at_once<H: Harness>(bench: Bench<H>) -> CaseR
 
 /// A release dropped at any of its polls still frees the key.
 ///
-/// Proves C4. By the bare operation once it was begun, by a guard even before that.
+/// Proves C4. A bare release once it has begun, and the release of a guard even before that.
 pub async fn a_release_dropped_at_any_poll_frees_the_key<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
@@ -252,7 +252,7 @@ pub async fn a_release_dropped_at_any_poll_frees_the_key<H: Harness>(
 
 /// Dropped guards free their keys, and `drain` waits until they have.
 ///
-/// Proves C4. On a task, on a thread without a runtime, and while unwinding.
+/// Proves C4. Dropped in a task, on a thread without a runtime, and while unwinding.
 pub async fn dropped_guards_free_their_keys<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let keys = bench.keys("dropped-guard", 9)?;
@@ -292,7 +292,7 @@ pub async fn dropped_guards_free_their_keys<H: Harness>(bench: Bench<H>) -> Case
 
 /// A section that panics or is dropped frees its key.
 ///
-/// Proves C4. The panic goes on.
+/// Proves C4. The panic reaches the caller.
 pub async fn a_section_that_ends_early_frees_its_key<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (panics, dropped) = (bench.key("panics")?, bench.key("dropped")?);
@@ -355,7 +355,7 @@ pub async fn a_dropped_extend_leaves_the_lock_with_its_holder<H: Harness>(
     Ok(Outcome::Passed)
 }
 
-/// A number below the bound, from the system's source.
+/// A random number below the bound, from the operating system.
 fn random_up_to(bound: u64) -> Result<u64, Failure> {
     let random = getrandom::u64();
     let random = random.map_err(|error| Failure::new(format_args!("no randomness: {error}")))?;

@@ -1,4 +1,4 @@
-//! Many at once: several clients, many tasks.
+//! Many calls at once, by several clients and many tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
 /// Of many concurrent acquires of one key, exactly one is granted.
 ///
-/// Proves A3, A1, O1. 32 tasks on 4 clients, time after time; the losers see `Locked`.
+/// Proves A3, A1, O1. 32 tasks on 4 clients, several times. The others see `Locked`.
 pub async fn of_many_exactly_one_is_granted<H: Harness>(bench: Bench<H>) -> CaseResult {
     const TASKS: usize = 32;
     let clients = bench.clients(4).await?;
@@ -77,8 +77,8 @@ pub async fn of_many_exactly_one_is_granted_a_new_key<H: Harness>(bench: Bench<H
 
 /// 64 tasks cycle over 16 keys: a key has one holder at a time, and its fences only increase.
 ///
-/// Proves A3, A1, F1, R1, O1. Up to 200 cycles each, on four clients; holders are kept in a register
-/// of this process. It ends after some seconds on a slow store.
+/// Proves A3, A1, F1, R1, O1. Each task makes up to 200 cycles, on one of four clients. A register in this process
+/// records the holders. On a slow store the case ends after some seconds.
 pub async fn holders_exclude_each_other<H: Harness>(bench: Bench<H>) -> CaseResult {
     const TASKS: usize = 64;
     const CYCLES: usize = 200;
@@ -146,7 +146,7 @@ pub async fn holders_exclude_each_other<H: Harness>(bench: Bench<H>) -> CaseResu
     Ok(Outcome::Passed)
 }
 
-/// `lock()` keeps sections apart: a counter that is read and then written loses no update.
+/// `lock()` runs one section at a time: a counter that is read and then written loses no update.
 ///
 /// Proves A3, E1, O1.
 pub async fn sections_never_overlap<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -190,7 +190,7 @@ pub async fn sections_never_overlap<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// Concurrent replays of one acquire are one grant.
 ///
-/// Proves A5, A3. As when a driver delivers a call twice.
+/// Proves A5, A3. A driver may deliver a call twice.
 pub async fn concurrent_replays_are_one_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
     let clients = bench.clients(4).await?;
     for key in bench.keys("replayed", 8)? {
@@ -266,9 +266,9 @@ pub async fn concurrent_extends_all_succeed<H: Harness>(bench: Bench<H>) -> Case
     Ok(Outcome::Passed)
 }
 
-/// A release that meets an extend in flight frees the key for good.
+/// A release during an extend frees the key, and the extend does not bring the lock back.
 ///
-/// Proves X3, R1, O1. Whichever comes first; and the next holder's lock is not extended.
+/// Proves X3, R1, O1. In either order. The extend does not change the next holder's lock.
 pub async fn a_release_beats_an_extend_in_flight<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let tasks = bench
@@ -314,10 +314,10 @@ pub async fn a_release_beats_an_extend_in_flight<H: Harness>(bench: Bench<H>) ->
 /// A grant's TTL counts from a time after its predecessor's end, however long the acquire waited inside the
 /// store.
 ///
-/// Proves A6, O1. Contenders ask all the while; the one that is granted the key shows a time of
-/// acquisition no earlier than the store's clock read before the predecessor released. There are
-/// so many, and each holds so briefly, that a release overtakes some who wait, even where waits
-/// are a fraction of a millisecond. It ends after some seconds on a slow store.
+/// Proves A6, O1. Contenders ask without pause. The case reads the store's clock before each release; the time of
+/// acquisition of the next grant must not be earlier. There are so many contenders, and each holds the key so
+/// briefly, that some of them are waiting in the store during a release, even if waits take a fraction of a
+/// millisecond. On a slow store the case ends after some seconds.
 pub async fn grants_are_timed_after_any_wait<H: Harness>(bench: Bench<H>) -> CaseResult {
     const CONTENDERS: usize = 32;
     const GRANTS: u64 = 48;
@@ -327,7 +327,7 @@ pub async fn grants_are_timed_after_any_wait<H: Harness>(bench: Bench<H>) -> Cas
     let clock = Arc::new(StoreClock::new(&bench).await?);
     let key = bench.key("handed-on")?;
     let granted = Arc::new(AtomicU64::new(0));
-    // The store's time at which the key was certainly still held by the last holder.
+    // A time by the store's clock at which the last holder certainly still held the key.
     let held_at_ms = Arc::new(std::sync::atomic::AtomicI64::new(0));
     let end = Instant::now() + LONGEST;
     let tasks = (0..CONTENDERS).map(|index| {
@@ -374,7 +374,7 @@ pub async fn grants_are_timed_after_any_wait<H: Harness>(bench: Bench<H>) -> Cas
 
 /// Concurrent operations of all kinds on one key give results, never errors.
 ///
-/// Proves O1, L1, L4. And the key is free in the end.
+/// Proves O1, L1, L4. At the end the key is free.
 pub async fn mixed_operations_give_no_errors<H: Harness>(bench: Bench<H>) -> CaseResult {
     let clients = bench.clients(4).await?;
     let key = bench.key("mixed")?;

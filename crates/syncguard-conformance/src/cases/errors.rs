@@ -63,7 +63,7 @@ pub async fn debug_of_values_shows_no_identifier<H: Harness>(bench: Bench<H>) ->
 
 /// No error shows a key or an id: neither itself nor its sources.
 ///
-/// Proves O2, K5, I1. Of bad arguments, cancelled calls, waits that timed out, exhausted fences.
+/// Proves O2, K5, I1. Errors of bad arguments, cancelled calls, waits that timed out, and exhausted fences.
 pub async fn errors_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let (key, space) = (bench.key("secret")?, bench.namespace());
@@ -120,7 +120,7 @@ pub async fn errors_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
 
 /// The error of a wait that timed out says how many attempts it made, on which key, and how long it took.
 ///
-/// Proves O2, A2. The key is reachable by its accessor alone.
+/// Proves O2, A2. Only its accessor returns the key.
 pub async fn a_wait_that_ran_out_says_how_it_went<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("secret")?;
@@ -147,8 +147,8 @@ pub async fn a_wait_that_ran_out_says_how_it_went<H: Harness>(bench: Bench<H>) -
 
 /// No event or span shows a key or an id, at any level.
 ///
-/// Proves O2. All operations, watched by a subscriber of their own; what a driver does on tasks of
-/// its own is out of its sight.
+/// Proves O2. All operations, under a subscriber of the case. It does not see what a driver does on the driver's own
+/// tasks.
 pub async fn events_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResult {
     let capture = Capture::default();
     let watched = async {
@@ -204,7 +204,7 @@ pub async fn events_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
 
 /// No event or span shows a key or an id when a lease has expired and the key gets a new holder.
 ///
-/// Proves O2. The former holder asks in vain, and another takes the key over.
+/// Proves O2. The former holder's calls find no lock, and another client acquires the key.
 pub async fn events_of_expired_locks_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResult {
     let capture = Capture::default();
     let watched = async {
@@ -212,7 +212,7 @@ pub async fn events_of_expired_locks_show_no_identifier<H: Harness>(bench: Bench
         let client = bench.client().await?;
         let locks = client.locks();
         let mut ids = Vec::new();
-        // Each operation is the first to meet its own expired lock.
+        // Each operation is the first one on an expired lock of its own.
         let keys = bench.keys("secret", 5)?;
         for key in &keys {
             let id = acquire(&client, key, LONG).await?.lock_id;
@@ -220,7 +220,7 @@ pub async fn events_of_expired_locks_show_no_identifier<H: Harness>(bench: Bench
             ids.push(id);
         }
         let all_dead_at = dead_at(ms(50));
-        // In the tolerance a store takes them for live, or for dead.
+        // In the tolerance a store counts them as live, or as dead.
         tokio::time::sleep(ms(60)).await;
         for overdue in bench.keys("overdue", 3)? {
             let id = acquire(&client, &overdue, LONG).await?.lock_id;
@@ -260,7 +260,7 @@ pub async fn events_of_expired_locks_show_no_identifier<H: Harness>(bench: Bench
     Ok(Outcome::Passed)
 }
 
-/// What must not show up.
+/// The texts that must not appear.
 struct Hidden<'a> {
     namespace: &'a str,
     id: LockId,

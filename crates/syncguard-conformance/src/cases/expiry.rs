@@ -1,7 +1,7 @@
 //! The end of a lease, in real time.
 //!
-//! "Before" is only said of answers that came in before the TTL had passed by the local clock;
-//! "after" only of questions that were asked later than the tolerance allows.
+//! A case claims "before the expiry" only if the answer arrived before the TTL had passed by the local clock, and
+//! "after" only if the call was made after the tolerance.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 /// Until it expires a lease is live: all reads say so and nobody else is granted the key.
 ///
-/// Proves E1, L1, L2. At the start and late in its time.
+/// Proves E1, L1, L2. At the start of the lease, and late in it.
 pub async fn before_it_a_lease_is_live<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     for lasting in LIFETIMES {
@@ -44,21 +44,21 @@ pub async fn before_it_a_lease_is_live<H: Harness>(bench: Bench<H>) -> CaseResul
 
 /// Until the store's own clock reaches the expiry, the key is held to the millisecond.
 ///
-/// Proves E1, T1. A TTL is not rounded down, and nothing clears a live lock away.
+/// Proves E1, T1. A TTL is not rounded down, and nothing removes a live lock.
 pub async fn before_it_a_lease_is_live_to_the_millisecond<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
     let client = bench.client().await?;
     let clock = StoreClock::new(&bench).await?;
     let key = bench.key("live")?;
-    // Taken for long and then shortened: the answer may come late without harm.
+    // Acquired with a long TTL and then shortened: the reply to the acquire may arrive late.
     let grant = acquire(&client, &key, LONG).await?;
     let expires_at_ms = renew(&client, &grant.lock_id, ms(900)).await?;
     loop {
         let locked = client.is_locked(&key).await?;
         let by_key = client.lookup_raw(Lookup::Key(&key)).await?;
         let by_id = client.lookup_raw(Lookup::Id(&grant.lock_id)).await?;
-        // Read after the answers: if it has not come to the expiry now, it had not then.
+        // Read after the answers: if the clock has not reached the expiry now, it had not then.
         let now_ms = clock.now_ms().await?;
         if now_ms >= expires_at_ms {
             break;
@@ -96,7 +96,7 @@ pub async fn after_the_tolerance_the_key_is_free<H: Harness>(bench: Bench<H>) ->
     for lease in &brief {
         lease.end().await;
     }
-    // Each way of asking is the first to meet its own dead lock.
+    // Each operation is the first one on a dead lock of its own.
     same("is_locked", clients[1].is_locked(&keys[0]).await?, false)?;
     same(
         "lookup by key",
@@ -121,15 +121,15 @@ pub async fn after_the_tolerance_the_key_is_free<H: Harness>(bench: Bench<H>) ->
 
 /// From expiry + 1000 on, by the store's own clock, a lease is dead to the millisecond.
 ///
-/// Proves E2, L3, X3, R2. To every operation, each on locks of its own. It goes on until each operation
-/// was answered within the very millisecond in which a lease died, unless the store is too slow for that.
+/// Proves E2, L3, X3, R2. Every operation, each on locks of its own. The case continues until each operation was
+/// answered in the millisecond in which a lease became dead, unless the store is too slow for that.
 pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
     const SLOW_ROUNDS: usize = 3;
     // An answer and two readings of the clock fit into a millisecond.
     const FAST: Duration = Duration::from_micros(250);
-    // Where the store is fast and the machine is busy. Far below the limit of a case.
+    // If the store is fast and the machine is busy. Far below the timeout of a case.
     const PATIENCE: Duration = Duration::from_secs(30);
     let client = bench.client().await?;
     let clock = StoreClock::new(&bench).await?;
@@ -162,7 +162,7 @@ pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
     Ok(Outcome::Passed)
 }
 
-/// Asks as soon as leases are dead. Removes each operation that was answered within the millisecond.
+/// Calls operations as soon as leases are dead. Removes each that was answered in that millisecond.
 #[track_caller]
 fn probe_the_moment_of_death<B: LockBackend>(
     client: &Client<B>,
@@ -178,7 +178,7 @@ fn probe_the_moment_of_death<B: LockBackend>(
             locks.push((probe, key, id, 0_i64));
         }
         for (order, lock) in (0_u64..).zip(&mut locks) {
-            // Spread out, so that every probe meets some boundaries as they pass.
+            // They end at different times, so that each operation is called just as some lease ends.
             lock.3 = renew(client, &lock.2, ms(100 + order * 5)).await? + TIME_TOLERANCE_MS;
         }
         tokio::time::sleep(ms(950)).await;
@@ -244,7 +244,7 @@ pub async fn an_expired_lock_is_not_extended<H: Harness>(bench: Bench<H>) -> Cas
 
 /// No call of a holder that overran harms its successor.
 ///
-/// Proves R3, X3, L3, F1. Its id still stands in some index, and must lead nowhere.
+/// Proves R3, X3, L3, F1. An index may still have its id, which must not lead to the new lock.
 pub async fn an_overrun_holder_does_no_harm<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("overrun")?;
@@ -274,7 +274,7 @@ pub async fn an_overrun_holder_does_no_harm<H: Harness>(bench: Bench<H>) -> Case
 
 /// An id whose lease expired can acquire the key again: a new fence and a whole TTL.
 ///
-/// Proves A5, A6, F1. No grant is answered from memory.
+/// Proves A5, A6, F1. The earlier grant is not returned again.
 pub async fn a_replay_after_expiry_is_a_new_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let key = bench.key("again")?;
@@ -305,9 +305,9 @@ pub async fn a_replay_after_expiry_is_a_new_grant<H: Harness>(bench: Bench<H>) -
     Ok(Outcome::Passed)
 }
 
-/// A key acquired at the moment it expires has a whole TTL, and five renewals succeed.
+/// A key that is acquired at the moment of its expiry has a whole TTL, and five renewals succeed.
 ///
-/// Proves A6, X1, E2. No lease is born dead for having waited.
+/// Proves A6, X1, E2. A wait inside the store does not shorten the lease.
 pub async fn the_next_lease_is_whole<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let clock = StoreClock::new(&bench).await?;
@@ -341,7 +341,7 @@ pub async fn the_next_lease_is_whole<H: Harness>(bench: Bench<H>) -> CaseResult 
 
 /// Between expiry and expiry + 1000 an extend and an acquire never both succeed.
 ///
-/// Proves E3, X3, E1. One after the other in either order, and at once; before, inside and after.
+/// Proves E3, X3, E1. One after the other in either order, and concurrently; before, in and after the tolerance.
 pub async fn in_the_tolerance_only_one_wins<H: Harness>(bench: Bench<H>) -> CaseResult {
     const LOCKS: u32 = 36;
     let (client, other) = (bench.client().await?, bench.client().await?);
@@ -407,7 +407,7 @@ pub async fn a_release_at_the_last_moment_is_no_error<H: Harness>(bench: Bench<H
             let tolerance = if index < 11 { 0 } else { 1_000 };
             let offset = u64::try_from(index % 11).unwrap_or_default();
             tokio::time::sleep(ms(145 + tolerance + offset)).await;
-            // Either answer will do; an error is none.
+            // Either answer is right; an error is not.
             let _ = client.release(&id).await?;
             not_released(&client, &id).await?;
             free(&client, &key).await

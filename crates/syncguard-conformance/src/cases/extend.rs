@@ -15,13 +15,13 @@ use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
 /// The remaining time is replaced by the TTL, counted from now; it may be shortened.
 ///
-/// Proves X1, T1. Not added to, nor counted from the acquisition.
+/// Proves X1, T1. The TTL is not added to what is left, and does not count from the acquisition.
 pub async fn it_replaces_the_remaining_time<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let clock = StoreClock::new(&bench).await?;
     let key = bench.key("extended")?;
     let grant = acquire(&client, &key, LONG).await?;
-    // Tells "from now" from "from the acquisition". Said of the lock itself: the clock is read off an
+    // Distinguishes "from now" from "from the acquisition", by the lock itself: the store's clock is read from an
     // extended lock, and would stand still.
     tokio::time::sleep(ms(50)).await;
     let later = renew(&client, &grant.lock_id, LONG).await?;
@@ -103,7 +103,7 @@ pub async fn a_few_milliseconds_are_done<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// Extend returns the expiry that the store then shows.
 ///
-/// Proves X2. To the millisecond, from any client, time after time.
+/// Proves X2. To the millisecond, from any client, many times.
 pub async fn it_returns_the_stores_expiry<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("extended")?;
@@ -140,7 +140,7 @@ pub async fn it_changes_the_expiry_alone<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// Extends use up no fence of the key.
 ///
-/// Proves X4, F1, R4. Nor does the release of an extended lock.
+/// Proves X4, F1, R4. The release of an extended lock uses none either.
 pub async fn it_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -243,7 +243,7 @@ pub async fn it_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseRes
     Ok(Outcome::Passed)
 }
 
-/// A lease renewed in time outlives its first TTL by far, and can then still be released.
+/// A lease that is renewed in time lasts much longer than its first TTL, and can still be released.
 ///
 /// Proves X1, E1, L1, L2. The index by lock id lives as long as the lock does.
 pub async fn renewals_keep_others_out<H: Harness>(bench: Bench<H>) -> CaseResult {

@@ -13,7 +13,7 @@ use crate::{Bench, CaseResult, Harness, Outcome};
 
 /// Fences strictly increase from grant to grant, whichever client asks.
 ///
-/// Proves F1. And one grant shows one fence, however it is looked up.
+/// Proves F1. Every lookup of a grant shows the same fence.
 pub async fn fences_strictly_increase<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -33,7 +33,7 @@ pub async fn fences_strictly_increase<H: Harness>(bench: Bench<H>) -> CaseResult
     Ok(Outcome::Passed)
 }
 
-/// Every key counts for itself: grants of other keys do not move its fences.
+/// Every key has its own counter: grants of other keys do not move its fences.
 ///
 /// Proves K3.
 pub async fn every_key_counts_for_itself<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -60,9 +60,9 @@ pub async fn every_key_counts_for_itself<H: Harness>(bench: Bench<H>) -> CaseRes
     Ok(Outcome::Passed)
 }
 
-/// Fences go on increasing after the clients that acquired earlier ones are gone.
+/// Fences continue to increase after the clients that acquired earlier ones are gone.
 ///
-/// Proves F2. All clients go, new ones come.
+/// Proves F2. All clients end, and new ones connect.
 pub async fn fences_outlive_clients<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -81,10 +81,10 @@ pub async fn fences_outlive_clients<H: Harness>(bench: Bench<H>) -> CaseResult {
     Ok(Outcome::Passed)
 }
 
-/// Fences go on increasing across expiries.
+/// Fences continue to increase across expiries.
 ///
-/// Proves F1, F2, R4, X4. Neither a dead lock's removal takes the counter with it, nor a release or an extend
-/// that finds it dead.
+/// Proves F1, F2, R4, X4. The removal of a dead lock keeps the counter, and so does a release or an extend that finds
+/// the lock dead.
 pub async fn fences_rise_across_expiries<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -106,7 +106,7 @@ pub async fn fences_rise_across_expiries<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// Contended attempts use up no fence of the key.
 ///
-/// Proves F4, A2. Nor do replays by the holder. Extended or not.
+/// Proves F4, A2. Replays by the holder use none either. The lock is extended or not.
 pub async fn contention_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -175,7 +175,7 @@ pub async fn great_fences_are_exact<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// Past the greatest fence an acquire is `Internal` and leaves no lock.
 ///
-/// Proves F3. However often it is tried, and under the same id.
+/// Proves F3. On every further attempt too, also with the same id.
 pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -217,7 +217,7 @@ pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench
 
 /// Past the greatest fence, the acquire of an expired lock fails too: its fence is not granted again.
 ///
-/// Proves F3, F1. To nobody, its former holder included.
+/// Proves F3, F1. Nobody is granted it, the former holder included.
 pub async fn past_the_greatest_fence_no_expired_lock_is_taken_over<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {

@@ -19,7 +19,7 @@ use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
 /// Canonically equivalent spellings of a key are one lock.
 ///
-/// Proves K1. By whatever spelling one asks, for the lock, for its state or for its fences.
+/// Proves K1. Every spelling reaches the same lock, the same state and the same fences.
 pub async fn canonical_spellings_are_one_lock<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     for (group, spellings) in SPELLINGS.iter().enumerate() {
@@ -158,7 +158,7 @@ pub async fn dots_alone_are_keys<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// A key that looks like an internal name of the store is refused, or does not touch what that name stores.
 ///
-/// Proves K2, K3. A refusal is `InvalidArgument`, and the key they imitate never suffers.
+/// Proves K2, K3. A refusal is `InvalidArgument`. The key that it imitates is not affected.
 pub async fn keys_that_imitate_internal_names_do_no_harm<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
@@ -210,7 +210,7 @@ pub async fn keys_that_imitate_internal_names_do_no_harm<H: Harness>(
 
 /// Keys of the greatest length work through every operation.
 ///
-/// Proves K4, A1, R1, X1, L2. Of one byte to the character, of four, and of those that stores
+/// Proves K4, A1, R1, X1, L2. Keys of one-byte characters, of four-byte characters, and of characters that stores
 /// escape.
 pub async fn the_longest_keys_work<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
@@ -230,7 +230,7 @@ pub async fn long_keys_are_not_cut<H: Harness>(bench: Bench<H>) -> CaseResult {
         for end in ["a", "b", "ab", "A"] {
             keys.push(filled(&bench, filling, end)?);
         }
-        // Prefixes of each other, on both sides of the lengths at which stores end.
+        // Each is a prefix of the next, with lengths on both sides of the limits of stores.
         for length in [63, 64, 127, 128, 200, 254, 255, 256, 400, 500, 511] {
             let whole = filled(&bench, filling, "")?;
             let text = whole.as_str();
@@ -260,7 +260,7 @@ pub async fn long_keys_have_their_own_fences<H: Harness>(bench: Bench<H>) -> Cas
 
 /// A bad key is `InvalidArgument` to every operation.
 ///
-/// Proves K5. Empty, with U+0000, longer than 512 bytes; and what they resemble stays free.
+/// Proves K5. Empty keys, keys with U+0000 and keys of more than 512 bytes. Valid keys that resemble them stay free.
 pub async fn bad_keys_are_refused<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let space = bench.namespace();
@@ -365,8 +365,8 @@ pub async fn ids_are_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// An id that is used for a second key too soon harms no lock of another id.
 ///
-/// Proves I3, E1, R3. Its first lock stands; the second key is refused as `InvalidArgument` or
-/// held as well. Once such leases have ended, others take the keys, and the id reaches neither.
+/// Proves I3, E1, R3. The first lock stays. The acquire of the second key is `InvalidArgument`, or a second grant.
+/// Once the leases have ended, others acquire the keys, and the id reaches neither lock.
 pub async fn one_id_on_two_keys_harms_nobody_else<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (first, second, third) = (bench.key("1")?, bench.key("2")?, bench.key("3")?);
@@ -387,12 +387,12 @@ pub async fn one_id_on_two_keys_harms_nobody_else<H: Harness>(bench: Bench<H>) -
         }
     }
     refused(&other, &first).await?;
-    // Which lock they reach is open.
+    // Which lock they reach is unspecified.
     client.lookup_raw(Lookup::Id(&id)).await?;
     let _ = client.extend(&id, lasting).await?;
     let _ = client.release(&id).await?;
 
-    // What becomes of the attempts is as open as before; that their leases end is not.
+    // The results of the attempts are unspecified, too. But their leases must end.
     let (left, right, id) = (bench.key("left")?, bench.key("right")?, LockId::generate()?);
     for key in [&left, &right] {
         let _ = client.acquire(key, &id, ttl(ms(200))?).await;
@@ -413,7 +413,7 @@ pub async fn one_id_on_two_keys_harms_nobody_else<H: Harness>(bench: Bench<H>) -
     Ok(Outcome::Passed)
 }
 
-/// Every lock acquired through the helpers has a fresh id of 128 random bits.
+/// Every lock acquired through `Locks` has a fresh id of 128 random bits.
 ///
 /// Proves I2.
 pub async fn ids_are_fresh_and_random<H: Harness>(bench: Bench<H>) -> CaseResult {

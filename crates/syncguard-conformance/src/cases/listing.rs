@@ -61,7 +61,7 @@ pub async fn every_live_lock_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult
 
 /// A listing shows a lock until its lease ends.
 ///
-/// Proves N1, E1. When a quarter of the lease is left, by the local monotonic clock.
+/// Proves N1, E1. The case lists when a quarter of the lease is left, by the local monotonic clock.
 pub async fn until_its_end_a_lock_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     if !can_list(&bench, &client).await? {
@@ -87,7 +87,7 @@ pub async fn until_its_end_a_lock_is_shown<H: Harness>(bench: Bench<H>) -> CaseR
 
 /// A listing shows a lock once, whatever the size of its pages.
 ///
-/// Proves N2, N1. Where a store may repeat a lock from page to page, once in each page.
+/// Proves N2, N1. If the store may repeat a lock across pages, each page shows it once.
 pub async fn a_lock_is_shown_once<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     if !can_list(&bench, &client).await? {
@@ -103,7 +103,7 @@ pub async fn a_lock_is_shown_once<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// A page has no more locks than its limit, and a listing comes to an end.
 ///
-/// Proves N5. Also a listing that has nothing to show.
+/// Proves N5. A listing without locks does, too.
 pub async fn pages_are_bounded<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     if !can_list(&bench, &client).await? {
@@ -137,7 +137,7 @@ pub async fn the_dead_are_not_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
     ];
     let live = hold(&client, &bench.keys("live", 2)?).await?;
     let released = acquire(&client, &bench.key("released")?, LONG).await?;
-    // It has been listed, should anyone remember it.
+    // It was listed once, in case a backend remembers it.
     listed(&other, bench.namespace(), MAX_PAGE_SIZE).await?;
     release(&client, &released.lock_id).await?;
     for lease in &leases {
@@ -156,7 +156,7 @@ pub async fn the_dead_are_not_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// A listing shows no fence counters and no other internal entries of the store.
 ///
-/// Proves N3, K3. Under prefixes too with which a store may name such things.
+/// Proves N3, K3. Also with the prefixes that a store may use for such names.
 pub async fn nothing_else_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     if !can_list(&bench, &client).await? {
@@ -208,8 +208,8 @@ pub async fn a_prefix_is_no_pattern<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// A prefix selects the keys that begin with exactly its characters.
 ///
-/// Proves N4, N1, K1. It may be a whole key, and in any spelling of one. Case, accents and width count; so does
-/// the order of characters beyond the first 65,536.
+/// Proves N4, N1, K1. The prefix may be a whole key, in any spelling. Case, accents and width make a difference.
+/// Characters above U+FFFF have their place in the order of keys.
 pub async fn a_prefix_is_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     if !can_list(&bench, &client).await? {
@@ -263,7 +263,7 @@ pub async fn a_prefix_is_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> Cas
 
 /// A listing shows locks on keys of any characters, and on the longest key.
 ///
-/// Proves N1, K2, K4. By a listing of all that the store has.
+/// Proves N1, K2, K4. The listing has no prefix.
 pub async fn any_key_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     if !can_list(&bench, &client).await? {
@@ -284,8 +284,8 @@ pub async fn any_key_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// Locks that are granted and released during a listing hide no other.
 ///
-/// Proves N1, N2. Their keys lie before, between and behind those of the locks that stay. Between two pages, and at
-/// any time.
+/// Proves N1, N2. Their keys are before, between and after those of the locks that stay. They come and go between
+/// two pages, and at any time.
 pub async fn locks_that_come_and_go_hide_no_other<H: Harness>(bench: Bench<H>) -> CaseResult {
     const LISTINGS: usize = 10;
     let (client, other) = (bench.client().await?, bench.client().await?);
@@ -449,7 +449,7 @@ pub async fn a_thousand_locks_are_shown<H: Harness>(bench: Bench<H>) -> CaseResu
 
 /// A listing moves no expiry, uses no fence and holds nothing.
 ///
-/// Proves N6. However often it is asked, of a live lock, of an expired one and of free keys.
+/// Proves N6. Several listings, of a live lock, of an expired one and of free keys.
 pub async fn it_changes_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     if !can_list(&bench, &client).await? {
@@ -493,8 +493,7 @@ pub async fn it_changes_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// `Locks` lists page by page, with hashes unless raw identifiers are asked for.
 ///
-/// Proves N1, L5. Neither `Debug` nor JSON of what it gives contains an identifier, nor does the cursor's
-/// `Debug`.
+/// Proves N1, L5. `Debug` and JSON of the results contain no identifier, and neither does `Debug` of the cursor.
 pub async fn it_shows_hashes<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     if !can_list(&bench, &client).await? {
@@ -574,7 +573,7 @@ fn give_all_back<B: LockBackend>(
     })
 }
 
-/// Those of the locks whose key begins so.
+/// The locks whose keys begin with this text.
 fn beginning<F: syncguard_core::backend::FenceToken>(locks: &Listed<F>, prefix: &str) -> Listed<F> {
     let beginning = locks.iter().filter(|(text, _)| text.starts_with(prefix));
     beginning

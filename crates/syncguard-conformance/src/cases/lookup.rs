@@ -49,7 +49,7 @@ pub async fn is_locked_follows_the_lock<H: Harness>(bench: Bench<H>) -> CaseResu
 
 /// Lookup by key and by id give one answer: that of the grant.
 ///
-/// Proves L2, A1. Expiry, fence, key and holder, on every client.
+/// Proves L2, A1. Both show expiry, fence, key and holder, to every client.
 pub async fn it_shows_the_grant_by_key_and_by_id<H: Harness>(bench: Bench<H>) -> CaseResult {
     let clients = bench.clients(2).await?;
     let key = bench.key("looked-up")?;
@@ -175,7 +175,7 @@ pub async fn owns_follows_the_lock<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// Reads move no expiry, use no fence and hold nothing.
 ///
-/// Proves L4. However often they are asked, of held keys and of free ones.
+/// Proves L4. Many reads, of held keys and of free ones.
 pub async fn reads_change_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (key, idle) = (bench.key("read")?, bench.key("idle")?);
@@ -246,7 +246,7 @@ pub async fn it_shows_hashes<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// The removal of dead locks deletes no live lock and no fence counter.
 ///
-/// Proves F2, L4, E1. Reads of locks that are long dead, as an optional clean-up would wait for.
+/// Proves F2, L4, E1. The case reads locks that died long ago, which an optional clean-up would delete.
 pub async fn clean_up_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (dead, live) = (bench.keys("dead", 3)?, bench.keys("live", 3)?);

@@ -1,7 +1,7 @@
-//! The cases, by what they are about.
+//! The cases, in groups.
 //!
 //! Each is a public function, so that its page says what it proves; [`suite!`](crate::suite) and
-//! [`run`](crate::run()) call all of them. They return what came of it, and leave no lock behind
+//! [`run`](crate::run()) call all of them. A case returns its result, and leaves no lock behind
 //! that outlives its TTL.
 
 #![expect(

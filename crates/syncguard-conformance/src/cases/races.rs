@@ -163,7 +163,7 @@ pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H
                 let info = held(&other, key, &successor).await?;
                 undisturbed(&other, key, &id, info).await?;
             }
-            // It came in while nobody held the key: a new grant.
+            // It arrived while nobody held the key: a new grant.
             (Some(_), None) => {
                 held(&other, key, &id).await?;
                 holds_nothing(&other, &successor).await?;
@@ -181,7 +181,7 @@ pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H
 
 /// A lookup that is halted while the key gets a new holder shows all fields of one of the two locks, or none.
 ///
-/// Proves L2, L3. By key the former or the successor's, by id the former alone.
+/// Proves L2, L3. By key it shows the former lock or the successor's, by id only the former.
 pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     for (index, key) in bench.keys("looked-up", 2 * HALTS)?.iter().enumerate() {
@@ -236,7 +236,7 @@ pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> Ca
     Ok(Outcome::Passed)
 }
 
-/// Releases the lock of `former`, and takes the key for somebody else.
+/// Releases the lock of `former`, and acquires the key for somebody else.
 #[track_caller]
 fn pass_on<B: LockBackend>(
     client: &Client<B>,
@@ -250,7 +250,7 @@ fn pass_on<B: LockBackend>(
     })
 }
 
-/// Fails unless the successor has its lock as it was, and the former holder nothing.
+/// Fails unless the successor's lock is as it was, and the former holder has none.
 #[track_caller]
 fn undisturbed<B: LockBackend>(
     client: &Client<B>,

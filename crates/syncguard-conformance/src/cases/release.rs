@@ -1,4 +1,4 @@
-//! Giving a lock back.
+//! Releasing a lock.
 
 use syncguard_core::LockId;
 use syncguard_core::backend::Lookup;
@@ -39,7 +39,7 @@ pub async fn it_works_from_any_client<H: Harness>(bench: Bench<H>) -> CaseResult
     Ok(Outcome::Passed)
 }
 
-/// A second release is `NotHeld`, however often and wherever it is asked.
+/// Every further release is `NotHeld`, from any client.
 ///
 /// Proves R2.
 pub async fn again_it_is_not_held<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -156,7 +156,7 @@ pub async fn it_forgets_the_id<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// A release leaves the key's fence counter where it was.
 ///
-/// Proves R4, F1. Neither set back nor moved on, also by releases that find nothing.
+/// Proves R4, F1. It neither falls nor rises, also if a release finds no lock.
 pub async fn it_leaves_the_fence_counter_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -183,7 +183,7 @@ pub async fn it_leaves_the_fence_counter_alone<H: Harness>(bench: Bench<H>) -> C
 
 /// A release in flight while the key gets a new holder never frees the new holder's lock.
 ///
-/// Proves R3, R5. A release that looked at the owner a moment too early would.
+/// Proves R3, R5. A release that checks the owner in an earlier step of its own would free it.
 pub async fn releases_in_flight_never_free_a_successor<H: Harness>(bench: Bench<H>) -> CaseResult {
     const RELEASES: usize = 4;
     let clients = bench.clients(4).await?;
@@ -217,7 +217,7 @@ pub async fn releases_in_flight_never_free_a_successor<H: Harness>(bench: Bench<
 
 /// A lock outlives the client that acquired it: others see it, extend it and release it by its id.
 ///
-/// Proves R1, X5, E1. It hangs on no connection.
+/// Proves R1, X5, E1. No connection keeps it.
 pub async fn a_lock_outlives_its_client<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (gone, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("left")?;

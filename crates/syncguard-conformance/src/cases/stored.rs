@@ -1,4 +1,4 @@
-//! What the store keeps, by the harness's own view of it: orphans and growth are in nobody's answers.
+//! What the store keeps, as the harness counts it: no answer of a backend shows orphaned entries or growth.
 
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ pub async fn a_released_key_leaves_its_counter<H: Harness>(bench: Bench<H>) -> C
     Ok(Outcome::Passed)
 }
 
-/// A key that is acquired again and again leaves one fence counter.
+/// A key that is acquired many times leaves one fence counter.
 ///
 /// Proves G1, K3. Hundreds of grants by several clients, extended or not.
 pub async fn a_key_acquired_again_and_again_leaves_one_counter<H: Harness>(
@@ -70,7 +70,7 @@ pub async fn a_key_acquired_again_and_again_leaves_one_counter<H: Harness>(
 
 /// An expired lock leaves its fence counter once it is purged, or once the key is acquired again.
 ///
-/// Proves G2, G3, E2. Extended or not; its former holder calls once more, in vain.
+/// Proves G2, G3, E2. The lock is extended or not. Further calls of its former holder find no lock.
 pub async fn an_expired_lock_leaves_its_counter<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (Some(view), Some(taken_over)) = (
         View::new(&bench).await?,
@@ -121,7 +121,7 @@ pub async fn an_expired_lock_leaves_its_counter<H: Harness>(bench: Bench<H>) -> 
         not_renewed(&client, &lease.grant.lock_id).await?;
         not_released(&client, &lease.grant.lock_id).await?;
     }
-    // Others use the store and purge it, too; and none deletes what expired a moment ago.
+    // Other users purge the store, too, and a purge keeps what expired a moment ago.
     let began = Instant::now();
     while view.count().await? != view.expected(0, 16) && began.elapsed() < SOON {
         let _ = other.purge_expired(500).await?;
@@ -170,7 +170,7 @@ pub async fn a_call_that_changes_nothing_leaves_nothing<H: Harness>(bench: Bench
 
 /// A watch that has ended leaves nothing.
 ///
-/// Proves G3, W2. It has resolved, was dropped while it waited, or was never asked.
+/// Proves G3, W2. It resolved, was dropped while it waited, or was never awaited.
 pub async fn a_watch_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     let Some(view) = View::new(&bench).await? else {
         return Ok(Outcome::NO_VIEW);
@@ -222,7 +222,7 @@ pub async fn an_abandoned_acquire_leaves_nothing<H: Harness>(bench: Bench<H>) ->
         }
     }
     client.locks().drain(DRAIN).await?;
-    // What a driver had queued would come now.
+    // A call that a driver has queued would take effect now.
     tokio::time::sleep(ms(1_500)).await;
     for key in &free {
         let _ = next_fence(&other, key).await?;
@@ -272,7 +272,7 @@ pub async fn a_halted_call_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseRe
     Ok(Outcome::Passed)
 }
 
-/// Many that contend leave the fence counters of their keys.
+/// Many contenders leave only the fence counters of their keys.
 ///
 /// Proves G1, G3, A3. On 4 keys: many are refused at once, and 32 tasks acquire, extend and release.
 pub async fn many_at_once_leave_their_counters<H: Harness>(bench: Bench<H>) -> CaseResult {
@@ -338,13 +338,13 @@ struct View<'a, H> {
 }
 
 impl<'a, H: Harness> View<'a, H> {
-    /// Of all keys of the case.
+    /// A view of all keys of the case.
     #[track_caller]
     fn new(bench: &'a Bench<H>) -> impl Future<Output = Result<Option<Self>, Failure>> {
         Self::of(bench, "")
     }
 
-    /// Of the keys of this name. `None` if the harness cannot read the store.
+    /// A view of the keys of this name. `None` if the harness cannot read the store.
     #[track_caller]
     fn of(
         bench: &'a Bench<H>,
@@ -397,7 +397,7 @@ impl<'a, H: Harness> View<'a, H> {
         })
     }
 
-    /// Fails unless the store keeps so many locks, on so many keys.
+    /// Fails unless the store keeps this many locks, and what belongs to this many keys.
     #[track_caller]
     fn keeps(
         &self,
@@ -415,7 +415,7 @@ impl<'a, H: Harness> View<'a, H> {
         })
     }
 
-    /// The same, once what goes on in the background has ended.
+    /// The same, once background work has ended.
     #[track_caller]
     fn soon_keeps(
         &self,

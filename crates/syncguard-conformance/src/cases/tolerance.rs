@@ -1,4 +1,4 @@
-//! The second after the end of a lease, in which it is live or dead: one of the two, to everyone.
+//! The second after the expiry of a lease: in it the lease is live to every operation, or dead to every operation.
 
 use std::fmt;
 use std::time::Instant;
@@ -20,8 +20,8 @@ const TOO_SLOW: Outcome =
 
 /// In the tolerance a lease is live to every operation, or dead to every operation.
 ///
-/// Proves E3, L1, L2, L4, A2, N6. Each operation is asked first, and after reads and a refusal, which change
-/// nothing. All leases of a backend fare alike.
+/// Proves E3, L1, L2, L4, A2, N6. On one lease an operation is the first call, on another it follows reads and a
+/// refusal, which change nothing. The answer is the same for all leases of a backend.
 pub async fn all_operations_agree<H: Harness>(bench: Bench<H>) -> CaseResult {
     const ROUNDS: usize = 5;
     let (client, other) = (bench.client().await?, bench.client().await?);
@@ -89,7 +89,7 @@ pub async fn an_extend_is_like_any_other<H: Harness>(bench: Bench<H>) -> CaseRes
     for round in 0..ROUNDS {
         for key in bench.keys(&format!("extended:{round}"), LEASES)? {
             let overdue = Overdue::new(&client, key).await?;
-            // Tells "from now" from "from the expiry".
+            // Distinguishes "from now" from "from the expiry".
             tokio::time::sleep_until((overdue.from + ms(100)).into()).await;
             let before_ms = clock.now_ms().await?;
             let answer = client.extend(&overdue.id, ttl(LONG)?).await?;
@@ -181,13 +181,13 @@ pub async fn a_halted_extend_takes_nothing_from_a_successor<H: Harness>(
     Ok(Outcome::Passed)
 }
 
-/// A lease whose end has passed, and the second after it has not.
+/// A lease in the tolerance: its expiry has passed, and the second after it has not.
 struct Overdue<F: FenceToken> {
     key: LockKey,
     id: LockId,
-    /// As it was before its end.
+    /// The lock as it was before its expiry.
     info: LockInfoDebug<F>,
-    /// Between these local times it is in the tolerance.
+    /// The lease is in the tolerance between these local times.
     from: Instant,
     until: Instant,
 }
@@ -226,7 +226,7 @@ enum Asked {
     AfterOthers,
 }
 
-/// What shows whether a lease is live.
+/// A call that shows whether a lease is live.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Ask {
     IsLocked,
@@ -250,7 +250,7 @@ impl Ask {
         Self::Extend,
         Self::Release,
     ];
-    /// What changes nothing, with a refusal in the middle. A grant is released again.
+    /// Calls that change nothing: reads, and between them an acquire. If it is granted, its lock is released.
     const HARMLESS: [Self; 8] = [
         Self::IsLocked,
         Self::LookupByKey,

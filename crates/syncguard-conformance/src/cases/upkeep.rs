@@ -17,7 +17,7 @@ use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 /// A call after its deadline is not sent, or it returns a result and has taken effect.
 ///
-/// Proves D1. Acquire, extend and release; a store without a way to go may answer at once.
+/// Proves D1. Acquire, extend and release. A store in the same process may answer at once.
 pub async fn a_call_after_its_deadline_is_not_sent<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (free_key, held_key) = (bench.key("free")?, bench.key("held")?);
@@ -33,7 +33,7 @@ pub async fn a_call_after_its_deadline_is_not_sent<H: Harness>(bench: Bench<H>) 
         .acquire(AcquireRequest::new(&free_key, &id, lasting, late))
         .await;
     let sent = was_sent("acquire", acquired)?.is_some();
-    // What was queued nonetheless would come now.
+    // A call that was queued nonetheless would take effect now.
     tokio::time::sleep(ms(500)).await;
     if sent {
         release(&other, &id).await?;
@@ -79,7 +79,7 @@ fn was_sent<T>(what: &str, answer: Result<T, LockError>) -> Result<Option<T>, Fa
 
 /// `purge_expired` deletes no live lock, none in the tolerance, and no fence counter.
 ///
-/// Proves P1, E1, F2. It deletes what expired long ago, of all who use the store.
+/// Proves P1, E1, F2. It deletes what expired long ago, whoever acquired it.
 pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (dead, live, overdue) = (
@@ -88,7 +88,7 @@ pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -
         bench.key("overdue")?,
     );
     let step = fence_step(&client, &dead).await?;
-    // Granted for less than it lasts: what it was granted for will have passed.
+    // It lasts longer than it was granted for: the TTL of its grant will have passed.
     let holder = acquire(&client, &live, ms(1_500)).await?.lock_id;
     renew(&client, &holder, LONG).await?;
     let lease = take_briefly(&client, &dead).await?;
@@ -126,7 +126,7 @@ pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -
 
 /// `purge_expired` deletes no more than its limit.
 ///
-/// Proves P2. By what it says, call by call.
+/// Proves P2. By the number that each call returns.
 pub async fn purging_stops_at_its_limit<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let mut leases = Vec::new();
@@ -151,7 +151,7 @@ pub async fn purging_stops_at_its_limit<H: Harness>(bench: Bench<H>) -> CaseResu
     Ok(Outcome::Passed)
 }
 
-/// Purges until nothing is left, or for some seconds where others go on.
+/// Purges until nothing is left, or for some seconds if other locks continue to expire.
 async fn purge<B: LockBackend>(client: &Client<B>) -> Result<(), Failure> {
     const LIMIT: u32 = 500;
     let end = Instant::now() + Duration::from_secs(5);
@@ -190,7 +190,7 @@ pub async fn closing_a_client_ends_nothing_else<H: Harness>(bench: Bench<H>) -> 
     Ok(Outcome::Passed)
 }
 
-/// Thousands of locks are held at once: as many as ten seconds allow, and the harness's capacity at the least.
+/// Thousands of locks are held at once: as many as ten seconds allow, and at least the harness's capacity.
 ///
 /// Proves A1, A2, K2, E1, L2, R1. Once all are granted, each is shown, refused to others and released. The ten
 /// seconds are for all of that, so a quarter of them is for the grants; there are no more than 10,000, unless the
@@ -218,7 +218,7 @@ pub async fn thousands_of_locks_are_held_at_once<H: Harness>(bench: Bench<H>) ->
                 let grant = acquire(&client, &key, LONG).await?;
                 granted.fetch_add(1, Ordering::Relaxed);
                 locks.push((key, grant));
-                // A store that answers at once would keep the thread from everybody else.
+                // A store that answers at once would otherwise keep other tasks from the thread.
                 tokio::task::yield_now().await;
             }
             Ok(locks)

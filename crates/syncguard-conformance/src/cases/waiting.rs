@@ -21,7 +21,7 @@ pub async fn a_refusal_says_when_the_key_is_free<H: Harness>(bench: Bench<H>) ->
     let lease = ms(1_500);
     for (index, key) in bench.keys("freed", 3)?.into_iter().enumerate() {
         let mut began = Instant::now();
-        // Granted for that long, or extended to it: from less, from more.
+        // Granted for that long, or extended to it from a shorter or a longer time.
         let granted = [lease, lease / 2, LONG][index];
         let id = acquire(&client, &key, granted).await?.lock_id;
         if granted != lease {
@@ -68,10 +68,10 @@ pub async fn a_refusal_says_when_the_key_is_free<H: Harness>(bench: Bench<H>) ->
     Ok(Outcome::Passed)
 }
 
-/// A watch resolves when any client releases the key, again and again.
+/// A watch resolves each time that any client releases the key.
 ///
-/// Proves W2. The watch is put in place once; the key is taken and released many times, by its own client
-/// and by another.
+/// Proves W2. The watch is put in place once. Its own client and another one acquire and release the
+/// key many times.
 pub async fn a_release_wakes_who_watches<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("watched")?;
@@ -101,7 +101,7 @@ pub async fn a_release_wakes_who_watches<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// A watch that begins after the release resolves at once.
 ///
-/// Proves W2. Nothing happens to the key any more, so only a look at it can tell.
+/// Proves W2. Nothing happens to the key afterwards, so the watch has to read it.
 pub async fn a_watch_of_a_free_key_resolves_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     for key in bench.keys("free", 5)? {
@@ -129,7 +129,7 @@ fn until_free<B: LockBackend>(
                 if !client.is_locked(key).await? {
                     return Ok::<_, Failure>(());
                 }
-                // False alarms without end must not keep the thread: this one ends, and so do other cases.
+                // Endless false alarms must not occupy the thread: this case and others have to end.
                 tokio::task::yield_now().await;
             }
         };

@@ -13,7 +13,7 @@ use crate::faults::steps::{
 };
 use crate::faults::{Fixture, Target};
 
-/// Callers that ask again and again.
+/// How many callers ask repeatedly.
 const CALLERS: usize = 64;
 
 /// Each of them asks about a hundred times a second.
