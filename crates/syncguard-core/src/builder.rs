@@ -65,7 +65,7 @@ impl<F: FenceToken> LocksBuilder<F> {
     /// Limits the release that a dropped guard starts. Default: the operation timeout.
     ///
     /// SyncGuard reports a release that takes longer as `NetworkTimeout` to
-    /// [`on_release_error`](Self::on_release_error), and goes on in the background.
+    /// [`on_release_error`](Self::on_release_error), and continues the release in the background.
     pub fn dispose_timeout(mut self, timeout: Duration) -> Self {
         self.settings.dispose_timeout = Some(timeout);
         self

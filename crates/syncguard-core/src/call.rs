@@ -256,7 +256,7 @@ impl Drop for Begun<'_> {
     }
 }
 
-/// What observers are told about a result.
+/// What observers learn about a result.
 pub(crate) trait HasOutcome {
     fn outcome(&self) -> OperationOutcome {
         OperationOutcome::Ok

@@ -186,7 +186,7 @@ impl LockError {
     }
 
     /// A driver may quote the identifiers of a call, as they are or escaped. Such an error must not be
-    /// shown. (Nor is one that contains a key by chance, as an ordinary word.)
+    /// shown. (An error that contains a key by chance, as an ordinary word, is not shown either.)
     fn redact_source(&mut self) {
         let Some(source) = &self.0.source else {
             return;

@@ -273,7 +273,7 @@ impl<F: FenceToken> Parts<F> {
         }
     }
 
-    /// Makes one attempt. It borrows: what it moved out would be kept twice until it ends.
+    /// Makes one attempt. It borrows its fields: moved ones would be in memory twice until it ends.
     async fn attempt(&self) -> Result<Attempt<F>, LockError> {
         let Self {
             locks,

@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// No valid key reaches it, but the rule has two sides.
+    /// No valid key is this long, but the rule must hold on both sides of the limit.
     #[test]
     fn an_id_too_long_is_hashed() {
         assert_eq!(document_id(&"x".repeat(1_500)).unwrap().len(), 1_500);

@@ -91,10 +91,10 @@ impl PostgresOptions {
     /// Whether a release is answered before its commit is on the disk (`synchronous_commit = off`, for
     /// releases alone). Default: `false`.
     ///
-    /// Saves a release the wait for the disk and for synchronous standbys. If the server crashes or fails
-    /// over before the commit is written, the released lock is there again until its TTL ends, or until its id is
-    /// released once more. The server writes within three `wal_writer_delay`, 0.6 s by default. Two callers never hold a key because of it: the next grant of the key commits
-    /// synchronously, and the release with it.
+    /// A release then waits neither for the disk nor for synchronous standbys. If the server crashes or fails over
+    /// before the commit is written, the released lock is there again until its TTL ends, or until its id is
+    /// released once more. The server writes the commit within three `wal_writer_delay`, 0.6 s by default. This
+    /// gives no key two holders: the next grant of the key commits synchronously, and the release with it.
     #[must_use]
     pub fn asynchronous_releases(mut self, asynchronous: bool) -> Self {
         self.asynchronous_releases = asynchronous;

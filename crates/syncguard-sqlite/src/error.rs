@@ -6,7 +6,7 @@ use std::path::Path;
 use sqlx::error::DatabaseError;
 use syncguard_core::{ErrorCode, LockError};
 
-/// The part of SQLite's result codes that names the error; the rest of the bits tells its kind.
+/// The bits of SQLite's result codes that name the error; the other bits give its kind.
 const PRIMARY: i32 = 0xff;
 
 /// SQLite's text for a `BEGIN` in a transaction. It has no code for that.
@@ -62,8 +62,8 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
         sqlx::Error::Database(database) => {
             let result = result_code(database.as_ref());
             let (code, message) = classify(result, database.message());
-            // An error may also come after the commit: the commit may be there after a restart, or an
-            // interrupt came right after it.
+            // Such an error does not prove that nothing was committed: a restart may complete the commit, or the
+            // statement was interrupted right after it.
             let unknown = stage == Stage::Committing && !refuses_commit(result);
             (code, message, unknown)
         }

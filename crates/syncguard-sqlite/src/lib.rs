@@ -48,7 +48,7 @@
 //!   local folder; a virtual machine and its host may not.
 //! - On Unix, do not open the file in a process of yours other than by SQLite: closing it releases the
 //!   locks that SQLite has on it.
-//! - A process may use the file after a `fork` only with a backend that it has made since.
+//! - After a `fork`, a child process must make a backend of its own.
 //!
 //! # Waiting for a key
 //!

@@ -10,7 +10,7 @@ use crate::error::{in_memory, memory_ended, not_a_path, replaced};
 /// Where a store is.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// In a connection, with the mark that it has if it is an application's.
+    /// In memory, in one connection. A connection of an application has this mark.
     Memory(OnceLock<i64>),
     File(FilePlace),
 }
@@ -19,8 +19,8 @@ pub(crate) enum Place {
 #[derive(Debug)]
 pub(crate) struct FilePlace {
     pub(crate) path: PathBuf,
-    /// The write-ahead log and its index lie beside the file, and stay while it is open. Not so those of a
-    /// pool that closes idle connections.
+    /// Whether to compare the write-ahead log and its index, too. They lie beside the file. They stay while the
+    /// backend's own connections are open; a pool that closes idle connections may remove them.
     side_files: bool,
     opened: OnceLock<Vec<(PathBuf, Identity)>>,
     /// The file that the backend's own connections opened.
@@ -156,7 +156,7 @@ impl FilePlace {
     }
 }
 
-/// Which file a path leads to. Where nobody can replace an open file, as on Windows, all are the same.
+/// Which file a path leads to. On systems where nobody can replace an open file, such as Windows, all are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     #[cfg(unix)]

@@ -174,7 +174,7 @@ impl Connections {
     }
 }
 
-/// Opens a connection, and goes on trying while others have the file's lock, such as to create it.
+/// Opens a connection, and retries while others have the file's lock, for example to create it.
 async fn open(
     target: &SqliteConnectOptions,
     deadline: Instant,
@@ -206,7 +206,7 @@ impl fmt::Debug for Connections {
 
 /// A connection in use, with its turn.
 pub(super) enum Connection {
-    /// And whether the store is in memory, and so lives in this connection.
+    /// The flag says whether the store is in memory, and so exists only in this connection.
     Own(Turn, bool),
     Given(Option<Turn>, PoolConnection<Sqlite>),
 }
@@ -223,7 +223,7 @@ impl Connection {
         matches!(self, Self::Given(..))
     }
 
-    /// Rolls back what is open on it. In memory the next turn does that, and nobody else waits.
+    /// Rolls back an open transaction. In memory the next turn does that: no other process waits for it.
     pub(super) fn roll_back(self) {
         if let Self::Own(mut turn, false) = self {
             // SQLite does that when it closes the connection.
@@ -238,7 +238,7 @@ impl Connection {
         }
     }
 
-    /// Gives the connection back and keeps the turn.
+    /// Returns the connection to its pool and keeps the turn.
     pub(super) fn into_turn(self) -> Option<Turn> {
         match self {
             Self::Own(turn, _) => Some(turn),

@@ -112,8 +112,8 @@ async fn attempt(
     (turn, rows)
 }
 
-/// A connection on which a transaction may be open. Dropped so, at the end of the runtime, one to a file is
-/// closed: SQLite then rolls back, and other processes can write.
+/// A connection on which a transaction may be open. If it is dropped like this, at the end of the runtime, a
+/// connection to a file is closed: SQLite then rolls back, and other processes can write.
 struct Unfinished(Option<Connection>);
 
 impl Drop for Unfinished {
@@ -131,8 +131,8 @@ async fn execute(connection: &mut Connection, script: &Script, arguments: Sqlite
         Err(Failed::Driver(error, _)) if is_in_transaction(&error) => {
             fetch(connection, script, arguments).await
         }
-        // A connection that has read the schema before the table was made looks again, but says this, too, if
-        // another one has the file for itself meanwhile.
+        // A connection that read the schema before the table was created reads the schema again. If another
+        // connection has the file locked at that moment, SQLite reports the table as missing: try once more.
         Err(Failed::Driver(error, _)) if is_no_table(&error) => {
             let look = sqlx::raw_sql("PRAGMA main.schema_version");
             look.execute(&mut *connection)
@@ -216,7 +216,7 @@ async fn without_waiting(
     arguments: SqliteArguments,
 ) -> Rows {
     let connection = given.get_mut().map_err(Failed::before)?;
-    // Neither reads the schema, for which another process could have to be waited for.
+    // Neither statement reads the schema: that might have to wait for another process.
     let databases = sqlx::raw_sql("PRAGMA busy_timeout = 0; PRAGMA database_list")
         .fetch_all(&mut *connection)
         .await
@@ -238,7 +238,7 @@ async fn mark(connection: &mut SqliteConnection, place: &Place) -> Result<i64, F
     if !place.is_memory() {
         return Ok(0);
     }
-    // Of the connection's temporary database: it ends with the connection, as the store does.
+    // In the connection's temporary database, which ends with the connection, as the store does.
     let mark = sqlx::query_scalar("PRAGMA temp.application_id")
         .fetch_one(connection)
         .await
