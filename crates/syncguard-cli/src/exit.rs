@@ -78,10 +78,15 @@ impl From<LockError> for Failure {
         Self {
             code: code_of(code),
             // Replaces advice for programs by advice for a shell.
-            message: chain(&error).replace(
-                "run `setup_schema`",
-                "`syncguard run` and `syncguard acquire` create it",
-            ),
+            message: chain(&error)
+                .replace(
+                    "run `setup_schema`",
+                    "`syncguard run` and `syncguard acquire` create it",
+                )
+                .replace(
+                    "set `PostgresOptions::transaction_pooler`",
+                    "use `--transaction-pooler`",
+                ),
             error: Some(error),
             store: None,
         }

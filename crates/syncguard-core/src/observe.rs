@@ -312,7 +312,9 @@ impl ReleaseErrorHandler {
 
     pub(crate) fn call(&self, failure: &ReleaseFailure) {
         if catch_unwind(AssertUnwindSafe(|| (self.0)(failure))).is_err() {
-            tracing::warn!("the on_release_error handler panicked");
+            tracing::warn!(
+                "the on_release_error handler panicked; the failed release is not reported elsewhere"
+            );
         }
     }
 }

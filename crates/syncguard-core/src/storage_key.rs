@@ -49,7 +49,7 @@ pub fn make_storage_key(
         return Ok(shortened);
     }
     Err(LockError::invalid_argument(format!(
-        "the prefix is too long: with {reserve} bytes in reserve a shortened key needs {} of {limit} bytes",
+        "the prefix is too long: even a shortened key needs {} bytes, and the store allows {limit}",
         shortened.len().saturating_add(reserve),
     )))
 }

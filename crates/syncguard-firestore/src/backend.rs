@@ -105,7 +105,8 @@ impl Snapshot {
             tracing::warn!(
                 lock_id_hash = %id.hash_id(),
                 key_hashes = ?hashes,
-                "several documents have one lock id; none is extended or released by it"
+                "several documents have one lock id, which extends and releases none of them; \
+                 delete the copies, or wait until all have expired"
             );
             return Ok(Err(NotHeld(None)));
         }

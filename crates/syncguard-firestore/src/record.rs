@@ -204,6 +204,7 @@ fn fence(document: &Document) -> Result<Fence, LockError> {
 /// The error of a document that SyncGuard did not write. It stays as it is.
 fn malformed(field: &str) -> LockError {
     LockError::invalid_argument(format!(
-        "foreign document in a collection of SyncGuard: `{field}` is missing or malformed"
+        "`{field}` of a document in SyncGuard's collections is missing or malformed; \
+         it was left unchanged: repair the document, or delete it if another program wrote it"
     ))
 }

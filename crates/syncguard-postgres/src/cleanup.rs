@@ -17,7 +17,10 @@ impl PostgresBackend {
             let statement = &backend.statements().clean_key;
             let deadline = Instant::now() + DEFAULT_OPERATION_TIMEOUT;
             if let Err(error) = backend.query(statement, &storage_key, &[], deadline).await {
-                tracing::debug!(code = %error.code(), "failed to delete an expired lock");
+                tracing::debug!(
+                    code = %error.code(),
+                    "failed to delete an expired lock; a later is_locked tries again"
+                );
             }
         });
     }

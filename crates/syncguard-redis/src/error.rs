@@ -6,11 +6,11 @@ use fred::error::{Error, ErrorKind};
 use syncguard_core::observe::Operation;
 use syncguard_core::{ErrorCode, LockError};
 
-pub(crate) const MISSING_PERMISSION: &str =
-    "the Redis user lacks a permission; the crate's documentation lists what is needed";
+pub(crate) const MISSING_PERMISSION: &str = "the Redis user lacks a permission; `syncguard doctor` \
+     and the crate's documentation list what is needed";
 
-const CONNECTION_ENDED: &str = "the task of the Redis connection has ended, usually with the Tokio \
-     runtime that it was made in; connect in the runtime that uses it, and as long as it runs";
+const CONNECTION_ENDED: &str = "the task of the Redis connection has ended, usually with its Tokio \
+     runtime; connect in a runtime that runs for as long as the backend is used";
 
 /// fred's errors for a command after its task has ended.
 const NOT_QUEUED: [&str; 2] = [

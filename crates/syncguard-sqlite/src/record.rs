@@ -109,6 +109,6 @@ fn fence(row: &SqliteRow) -> Result<Fence, LockError> {
 pub(crate) fn unreadable() -> LockError {
     LockError::new(
         ErrorCode::Internal,
-        "the stored lock has a value that SyncGuard does not write",
+        "the stored lock has a value that SyncGuard does not write; it was left unchanged: repair the row",
     )
 }

@@ -103,7 +103,10 @@ impl Poller {
         let backend = backend.clone();
         tokio::spawn(async move {
             if let Err(error) = poll(&backend, &ending.shared, connection, version).await {
-                tracing::debug!(code = %error.code(), "wake-ups from other processes ended");
+                tracing::debug!(
+                    code = %error.code(),
+                    "stopped checking the file for releases; the next wait starts it again"
+                );
             }
         });
         Ok(poller)

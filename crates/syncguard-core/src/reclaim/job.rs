@@ -151,7 +151,10 @@ impl<F: FenceToken> Job<F> {
     pub(super) fn gives_up(&self, code: ErrorCode) -> bool {
         let over = self.is_over();
         if over {
-            let error = LockError::new(code, "the store was unreachable until the lock expired");
+            let error = LockError::new(
+                code,
+                "the store failed or did not reply until the retries ended",
+            );
             self.give_up(self.subject().describe(error));
         }
         over
