@@ -1,5 +1,5 @@
 //! `cargo xtask mutants`: cargo-mutants on the code that every store relies on, with the suite as the test; and the
-//! mutants by hand, each against its own case again and again.
+//! mutants by hand, each against its own case many times.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ pub(crate) fn run(options: &Options) -> Done {
         let all: Vec<serde_json::Value> = serde_json::from_slice(&all)?;
         let left = all.len().saturating_sub(tested);
         println!(
-            "{left} were not tested within {} minutes: run it again to go on",
+            "{left} were not tested within {} minutes: run it again to continue",
             options.minutes
         );
         return Ok(verdict(missed == 0));

@@ -130,7 +130,7 @@ pub(crate) enum OnStore {
     /// Check whether the store is configured for locks, and say what to change
     ///
     /// Nothing is written to the store. Use the application's credentials and options. Codes in brackets are
-    /// stable; docs/operations.md explains them.
+    /// stable; see <https://github.com/syncguard/syncguard-rs/blob/main/docs/operations.md>.
     Doctor,
 }
 
