@@ -109,7 +109,7 @@ pub(crate) fn dead_at(lasting: Duration) -> Instant {
 
 /// Acquires a free key for a short time. If the answer arrived after the lease had expired, tries a longer time.
 #[track_caller]
-pub(crate) fn take_briefly<B: LockBackend>(
+pub(crate) fn acquire_briefly<B: LockBackend>(
     client: &Client<B>,
     key: &LockKey,
 ) -> impl Future<Output = Result<Brief<B::Fence>, Failure>> {

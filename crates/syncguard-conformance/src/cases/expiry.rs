@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use syncguard_core::backend::{AcquireResult, LockBackend, Lookup, TIME_TOLERANCE_MS};
 use syncguard_core::{LockId, LockKey};
 
-use crate::clock::{Brief, LIFETIMES, StoreClock, counted_between, take_briefly, too_slow};
+use crate::clock::{Brief, LIFETIMES, StoreClock, acquire_briefly, counted_between, too_slow};
 use crate::outcome::{require, same, step};
 use crate::steps::{
     LONG, acquire, acquire_as, fence_of, free, held, join, ms, not_released, not_renewed, refused,
@@ -91,7 +91,7 @@ pub async fn after_the_tolerance_the_key_is_free<H: Harness>(bench: Bench<H>) ->
     let keys = bench.keys("dead", 4)?;
     let mut brief = Vec::new();
     for key in &keys {
-        brief.push(take_briefly(&clients[0], key).await?);
+        brief.push(acquire_briefly(&clients[0], key).await?);
     }
     for lease in &brief {
         lease.end().await;
@@ -214,7 +214,7 @@ fn probe_the_moment_of_death<B: LockBackend>(
 pub async fn an_expired_lock_is_not_released<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("expired")?;
-    let lease = take_briefly(&client, &key).await?;
+    let lease = acquire_briefly(&client, &key).await?;
     lease.end().await;
     not_released(&client, &lease.grant.lock_id).await?;
     not_released(&other, &lease.grant.lock_id).await?;
@@ -228,7 +228,7 @@ pub async fn an_expired_lock_is_not_released<H: Harness>(bench: Bench<H>) -> Cas
 pub async fn an_expired_lock_is_not_extended<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("expired")?;
-    let lease = take_briefly(&client, &key).await?;
+    let lease = acquire_briefly(&client, &key).await?;
     lease.end().await;
     for client in [&client, &other] {
         not_renewed(client, &lease.grant.lock_id).await?;
@@ -248,7 +248,7 @@ pub async fn an_expired_lock_is_not_extended<H: Harness>(bench: Bench<H>) -> Cas
 pub async fn an_overrun_holder_does_no_harm<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("overrun")?;
-    let lease = take_briefly(&client, &key).await?;
+    let lease = acquire_briefly(&client, &key).await?;
     let former = lease.grant.lock_id;
     lease.end().await;
     let successor = acquire(&other, &key, LONG).await?;
@@ -278,7 +278,7 @@ pub async fn an_overrun_holder_does_no_harm<H: Harness>(bench: Bench<H>) -> Case
 pub async fn a_replay_after_expiry_is_a_new_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let key = bench.key("again")?;
-    let lease = take_briefly(&client, &key).await?;
+    let lease = acquire_briefly(&client, &key).await?;
     lease.end().await;
     let again = acquire_as(&client, &key, &lease.grant.lock_id, LONG).await?;
     rise(fence_of(&lease.grant), fence_of(&again))?;
@@ -312,7 +312,7 @@ pub async fn the_next_lease_is_whole<H: Harness>(bench: Bench<H>) -> CaseResult 
     let (client, other) = (bench.client().await?, bench.client().await?);
     let clock = StoreClock::new(&bench).await?;
     let (key, id) = (bench.key("awaited")?, LockId::generate()?);
-    let lease = take_briefly(&client, &key).await?;
+    let lease = acquire_briefly(&client, &key).await?;
     let (next, before_ms) = loop {
         let before_ms = clock.now_ms().await?;
         match other.acquire(&key, &id, ttl(LONG)?).await? {
@@ -424,7 +424,7 @@ pub async fn an_expired_key_has_one_successor<H: Harness>(bench: Bench<H>) -> Ca
     let clients = bench.clients(4).await?;
     let mut leases: Vec<(LockKey, Brief<_>)> = Vec::new();
     for key in bench.keys("contended", 6)? {
-        let lease = take_briefly(&clients[0], &key).await?;
+        let lease = acquire_briefly(&clients[0], &key).await?;
         leases.push((key, lease));
     }
     for (_, lease) in &leases {

@@ -3,7 +3,7 @@
 use syncguard_core::backend::{FENCE_MAX, FENCE_WARN, FenceToken as _, Lookup};
 use syncguard_core::{ErrorCode, Fence, LockId};
 
-use crate::clock::{dead_at, take_briefly};
+use crate::clock::{acquire_briefly, dead_at};
 use crate::outcome::same;
 use crate::steps::{
     LONG, acquire, acquire_as, fails_with, fence_of, fence_step, free, held, holds_nothing, ms,
@@ -93,7 +93,7 @@ pub async fn fences_rise_across_expiries<H: Harness>(bench: Bench<H>) -> CaseRes
     let key = bench.key("expiring")?;
     let mut fence = next_fence(&client, &key).await?;
     for client in [&client, &other] {
-        let lease = take_briefly(client, &key).await?;
+        let lease = acquire_briefly(client, &key).await?;
         rise(fence, fence_of(&lease.grant))?;
         fence = fence_of(&lease.grant);
         lease.end().await;

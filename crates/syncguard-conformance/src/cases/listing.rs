@@ -10,7 +10,7 @@ use syncguard_core::list::KeyPrefix;
 use syncguard_core::{LockError, LockId, LockInfoDebug, LockKey};
 
 use super::patterns::PATTERNS;
-use crate::clock::{LIFETIMES, dead_at, take_briefly, too_slow};
+use crate::clock::{LIFETIMES, acquire_briefly, dead_at, too_slow};
 use crate::harness::Fence;
 use crate::keyspace::{filled, wide_keys};
 use crate::outcome::{require, same, step};
@@ -54,7 +54,7 @@ pub async fn every_live_lock_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult
     let at_once = listed(&clients[1], bench.namespace(), MAX_PAGE_SIZE).await?;
     same("locks after one more grant", at_once.len(), 25)?;
     release(&clients[0], &id.lock_id).await?;
-    give_all_back(&clients[0], &expected).await?;
+    release_all(&clients[0], &expected).await?;
     lists(&clients[1], bench.namespace(), 7, &BTreeMap::new()).await?;
     Ok(Outcome::Passed)
 }
@@ -97,7 +97,7 @@ pub async fn a_lock_is_shown_once<H: Harness>(bench: Bench<H>) -> CaseResult {
     for limit in [1, 2, 3, 7, 24, 25, 26] {
         lists(&client, bench.namespace(), limit, &expected).await?;
     }
-    give_all_back(&client, &expected).await?;
+    release_all(&client, &expected).await?;
     Ok(Outcome::Passed)
 }
 
@@ -117,7 +117,7 @@ pub async fn pages_are_bounded<H: Harness>(bench: Bench<H>) -> CaseResult {
     let pages = pages(&client, &nothing, 1).await?;
     let shown = pages.iter().map(|page| page.locks.len()).sum();
     same("locks of a prefix that no key has", shown, 0)?;
-    give_all_back(&client, &expected).await?;
+    release_all(&client, &expected).await?;
     Ok(Outcome::Passed)
 }
 
@@ -132,8 +132,8 @@ pub async fn the_dead_are_not_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
     }
     let [expired, taken_over] = [bench.key("expired")?, bench.key("taken-over")?];
     let leases = [
-        take_briefly(&client, &expired).await?,
-        take_briefly(&client, &taken_over).await?,
+        acquire_briefly(&client, &expired).await?,
+        acquire_briefly(&client, &taken_over).await?,
     ];
     let live = hold(&client, &bench.keys("live", 2)?).await?;
     let released = acquire(&client, &bench.key("released")?, LONG).await?;
@@ -150,7 +150,7 @@ pub async fn the_dead_are_not_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
             lists(client, bench.namespace(), limit, &expected).await?;
         }
     }
-    give_all_back(&client, &expected).await?;
+    release_all(&client, &expected).await?;
     Ok(Outcome::Passed)
 }
 
@@ -178,7 +178,7 @@ pub async fn nothing_else_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
             )?;
         }
     }
-    give_all_back(&client, &expected).await?;
+    release_all(&client, &expected).await?;
     Ok(Outcome::Passed)
 }
 
@@ -202,7 +202,7 @@ pub async fn a_prefix_is_no_pattern<H: Harness>(bench: Bench<H>) -> CaseResult {
         let prefix = name(index, pattern);
         lists(&client, &prefix, MAX_PAGE_SIZE, &beginning(&all, &prefix)).await?;
     }
-    give_all_back(&client, &all).await?;
+    release_all(&client, &all).await?;
     Ok(Outcome::Passed)
 }
 
@@ -257,7 +257,7 @@ pub async fn a_prefix_is_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> Cas
     let expected = beginning(&all, &name("\u{e9}"));
     same("keys that begin with an accent", expected.len(), 2)?;
     lists(&client, &name("e\u{301}"), 3, &expected).await?;
-    give_all_back(&client, &all).await?;
+    release_all(&client, &all).await?;
     Ok(Outcome::Passed)
 }
 
@@ -278,7 +278,7 @@ pub async fn any_key_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
         let what = format!("the lock on {text:?} in a listing of all");
         same(&what, listed.get(text), Some(lock))?;
     }
-    give_all_back(&client, &expected).await?;
+    release_all(&client, &expected).await?;
     Ok(Outcome::Passed)
 }
 
@@ -305,7 +305,7 @@ pub async fn locks_that_come_and_go_hide_no_other<H: Harness>(bench: Bench<H>) -
         tasks.push(tokio::spawn(async move {
             while !over.load(Ordering::Relaxed) {
                 let held = hold(&client, &keys).await?;
-                give_all_back(&client, &held).await?;
+                release_all(&client, &held).await?;
                 tokio::task::yield_now().await;
             }
             Ok(())
@@ -321,7 +321,7 @@ pub async fn locks_that_come_and_go_hide_no_other<H: Harness>(bench: Bench<H>) -
     over.store(true, Ordering::Relaxed);
     join(tasks).await?;
     listings?;
-    give_all_back(&client, &expected).await?;
+    release_all(&client, &expected).await?;
     Ok(Outcome::Passed)
 }
 
@@ -362,7 +362,7 @@ fn changes_between_pages<H: Harness>(
             }
             held = match held {
                 Some(held) => {
-                    give_all_back(other, &held).await?;
+                    release_all(other, &held).await?;
                     None
                 }
                 None => Some(hold(other, &passing).await?),
@@ -373,7 +373,7 @@ fn changes_between_pages<H: Harness>(
             }
         }
         if let Some(held) = held {
-            give_all_back(other, &held).await?;
+            release_all(other, &held).await?;
         }
         for (text, lock) in expected {
             let what = format!("the lock on {text:?} while others come and go between pages");
@@ -459,7 +459,7 @@ pub async fn it_changes_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     let step = fence_step(&client, &live).await?;
     next_fence(&client, &dead).await?;
     let idle_before = next_fence(&client, &idle).await?;
-    let lease = take_briefly(&client, &dead).await?;
+    let lease = acquire_briefly(&client, &dead).await?;
     let grant = acquire(&client, &live, LONG).await?;
     let before = held(&client, &live, &grant.lock_id).await?;
     lease.end().await;
@@ -539,7 +539,7 @@ pub async fn it_shows_hashes<H: Harness>(bench: Bench<H>) -> CaseResult {
         .map(|lock| (lock.key.as_str().to_owned(), lock))
         .collect();
     same("the locks of a raw listing", &raw, &expected)?;
-    give_all_back(&client, &expected).await?;
+    release_all(&client, &expected).await?;
     Ok(Outcome::Passed)
 }
 
@@ -560,7 +560,7 @@ fn hold<B: LockBackend>(
 }
 
 #[track_caller]
-fn give_all_back<B: LockBackend>(
+fn release_all<B: LockBackend>(
     client: &Client<B>,
     locks: &Listed<B::Fence>,
 ) -> impl Future<Output = Result<(), Failure>> {

@@ -3,7 +3,7 @@
 use syncguard_core::backend::Lookup;
 use syncguard_core::{LockId, hash_key};
 
-use crate::clock::take_briefly;
+use crate::clock::acquire_briefly;
 use crate::outcome::{require, same};
 use crate::steps::{
     LONG, acquire, fence_of, fence_step, free, held, ms, next_fence, release, rise, ttl,
@@ -256,7 +256,7 @@ pub async fn clean_up_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) 
     }
     let mut leases = Vec::new();
     for key in &dead {
-        leases.push(take_briefly(&client, key).await?);
+        leases.push(acquire_briefly(&client, key).await?);
     }
     let mut holding = Vec::new();
     for key in &live {

@@ -7,7 +7,7 @@ use syncguard_core::backend::{LockBackend, Lookup};
 use syncguard_core::list::KeyPrefix;
 use syncguard_core::{LockId, LockKey};
 
-use crate::clock::take_briefly;
+use crate::clock::acquire_briefly;
 use crate::outcome::{require, same, step};
 use crate::polling::{halted, poll_once, poll_times};
 use crate::steps::{
@@ -81,7 +81,7 @@ pub async fn an_expired_lock_leaves_its_counter<H: Harness>(bench: Bench<H>) -> 
     let (client, other) = (bench.client().await?, bench.client().await?);
     let mut expiring = Vec::new();
     for key in bench.keys("purged", 4)? {
-        expiring.push(take_briefly(&client, &key).await?);
+        expiring.push(acquire_briefly(&client, &key).await?);
     }
     for key in bench.keys("extended", 4)? {
         let id = acquire(&client, &key, LONG).await?.lock_id;
@@ -89,7 +89,7 @@ pub async fn an_expired_lock_leaves_its_counter<H: Harness>(bench: Bench<H>) -> 
     }
     let successions = bench.keys("taken-over", 4)?;
     for (index, key) in successions.iter().enumerate() {
-        let lease = take_briefly(&client, key).await?;
+        let lease = acquire_briefly(&client, key).await?;
         if index % 2 == 0 {
             // Unless it has expired already.
             let _ = client.extend(&lease.grant.lock_id, ttl(ms(10))?).await?;
@@ -98,7 +98,7 @@ pub async fn an_expired_lock_leaves_its_counter<H: Harness>(bench: Bench<H>) -> 
     }
     let mut overrun = Vec::new();
     for key in bench.keys("late", 4)? {
-        overrun.push(take_briefly(&client, &key).await?);
+        overrun.push(acquire_briefly(&client, &key).await?);
     }
     for lease in expiring.iter().chain(&overrun) {
         lease.end().await;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use syncguard_core::backend::{AcquireRequest, ExtendRequest, LockBackend, Lookup, ReleaseRequest};
 use syncguard_core::{ErrorCode, LockError, LockId};
 
-use crate::clock::take_briefly;
+use crate::clock::acquire_briefly;
 use crate::outcome::{require, same};
 use crate::steps::{
     LONG, acquire, fails_with, fence_of, fence_step, free, held, join, ms, next_fence, refused,
@@ -91,7 +91,7 @@ pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -
     // It lasts longer than it was granted for: the TTL of its grant will have passed.
     let holder = acquire(&client, &live, ms(1_500)).await?.lock_id;
     renew(&client, &holder, LONG).await?;
-    let lease = take_briefly(&client, &dead).await?;
+    let lease = acquire_briefly(&client, &dead).await?;
     lease.end().await;
     // No store deletes what expired less than two seconds ago. Later than the case below, so that it does
     // not purge what that one counts.
@@ -131,7 +131,7 @@ pub async fn purging_stops_at_its_limit<H: Harness>(bench: Bench<H>) -> CaseResu
     let client = bench.client().await?;
     let mut leases = Vec::new();
     for key in bench.keys("dead", 4)? {
-        leases.push(take_briefly(&client, &key).await?);
+        leases.push(acquire_briefly(&client, &key).await?);
     }
     for lease in &leases {
         lease.end().await;

@@ -97,7 +97,7 @@ fn a_lock_that_nobody_waits_for_allocates_no_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_caller_is_served_at_once_however_the_lock_is_given_up() {
+async fn the_next_caller_is_served_at_once_however_the_guard_ends() {
     async fn by_release(_: &Locks, guard: LockGuard) {
         let _ = guard.release().await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! `lock()`: waiting, giving up, cancelling, and what it tells of the section and the release.
+//! `lock()`: waiting, giving up, cancelling, and what it returns of the section and the release.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -177,7 +177,7 @@ async fn delays_never_pass_the_timeout_whatever_the_options() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_timeout_bounds_an_attempt_in_flight_and_what_it_took_is_given_back() {
+async fn the_timeout_bounds_an_attempt_in_flight_and_what_it_acquired_is_released() {
     let faulty = FaultyBackend::default();
     faulty.plan(Operation::Acquire, [Fault::DelayReply(MINUTE)]);
     let locks = faulty.builder().operation_timeout(MINUTE).build();
@@ -435,7 +435,7 @@ async fn the_sections_error_survives_a_failing_release() {
 }
 
 #[tokio::test]
-async fn a_section_that_outlived_its_lock_is_told_and_keeps_its_value() {
+async fn a_section_that_outlived_its_lock_keeps_its_value_and_the_receipt_says_so() {
     let clock = ManualClock::new();
     let locks = Locks::new(MemoryBackend::with_clock(clock.clone()));
     let options = LockOptions::new().ttl(Duration::from_secs(1));

@@ -64,7 +64,7 @@ async fn every_operation_ends_by_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_whose_reply_is_lost_is_given_back() {
+async fn an_acquire_whose_reply_is_lost_is_released() {
     let faulty = FaultyBackend::default();
     faulty.plan(Operation::Acquire, [Fault::LoseReply]);
     let error = faulty.locks().try_lock("k").ttl(MINUTE).await.unwrap_err();
@@ -98,7 +98,7 @@ async fn giving_back_goes_on_while_the_store_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_overtaken_by_its_own_release_is_given_back_too() {
+async fn an_acquire_overtaken_by_its_own_release_is_released_too() {
     let faulty = FaultyBackend::default();
     faulty.plan(Operation::Acquire, [Fault::Hang]);
     let locks = faulty.builder().operation_timeout(MINUTE / 600).build();
@@ -115,7 +115,7 @@ async fn an_acquire_overtaken_by_its_own_release_is_given_back_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_arrives_after_its_ttl_is_an_error_and_given_back() {
+async fn a_grant_that_arrives_after_its_ttl_is_an_error_and_released() {
     let faulty = FaultyBackend::default();
     faulty.plan(
         Operation::Acquire,

@@ -126,7 +126,7 @@ fn an_id_acquires_again_after_its_lease() {
 }
 
 #[test]
-fn a_lost_acquire_was_applied_and_given_back() {
+fn a_lost_acquire_was_applied_and_released() {
     legal(
         script()
             .lost_acquire(0..50, "x", 60_000)
