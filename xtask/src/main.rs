@@ -50,8 +50,8 @@ enum Task {
     /// Measure what locks cost, beside the limit of each store
     ///
     /// Every figure is a median of repetitions that alternate with those of its limit: the same
-    /// commands sent by redis-benchmark, by pgbench, or by the bare driver. It takes about ten
-    /// minutes, on servers of its own.
+    /// commands sent by redis-benchmark, by pgbench, or by the bare driver. It has its spread beside it,
+    /// and says `disturbed` if that is too large. It takes about ten minutes, on servers of its own.
     Bench(bench::Options),
     #[command(hide = true)]
     ChaosWorker(chaos::Assignment),

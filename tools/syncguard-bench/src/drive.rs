@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -35,13 +34,14 @@ impl Stopwatch {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample {
     pub(crate) steps_per_second: f64,
-    /// Time that this process computed for one step, in µs: all of its threads together.
-    pub(crate) cpu_us: f64,
+    /// Time that this process computed for one step, in µs: all of its threads together. `None` of
+    /// another program.
+    pub(crate) cpu_us: Option<f64>,
     pub(crate) latencies: [Latency; 2],
 }
 
 /// How long calls of one kind took, in µs.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Latency {
     pub(crate) mean_us: f64,
     /// `None` where only the mean is known.
@@ -84,7 +84,7 @@ pub(crate) async fn drive<W: Worker>(workers: Vec<W>, span: Duration) -> Result<
     let (elapsed, cpu) = (started.elapsed(), cpu_time() - cpu);
     Ok(Sample {
         steps_per_second: f64::from(steps) / elapsed.as_secs_f64(),
-        cpu_us: micros(cpu) / f64::from(steps),
+        cpu_us: Some(micros(cpu) / f64::from(steps)),
         latencies: laps.map(Latency::of),
     })
 }
@@ -93,27 +93,6 @@ pub(crate) async fn drive<W: Worker>(workers: Vec<W>, span: Duration) -> Result<
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap_or_default()
-}
-
-impl Sample {
-    /// The median of each figure.
-    pub(crate) fn median(samples: &[Self]) -> Self {
-        let of = |figure: &dyn Fn(&Self) -> f64| median(samples.iter().map(figure));
-        let some = |figure: &dyn Fn(&Self) -> Option<f64>| {
-            let known: Option<Vec<f64>> = samples.iter().map(figure).collect();
-            known.map(median)
-        };
-        let latency = |kind: usize| Latency {
-            mean_us: of(&|sample| sample.latencies[kind].mean_us),
-            p50_us: some(&|sample| sample.latencies[kind].p50_us),
-            p99_us: some(&|sample| sample.latencies[kind].p99_us),
-        };
-        Self {
-            steps_per_second: of(&|sample| sample.steps_per_second),
-            cpu_us: of(&|sample| sample.cpu_us),
-            latencies: [latency(0), latency(1)],
-        }
-    }
 }
 
 impl Latency {

@@ -7,10 +7,12 @@ use syncguard_core::Locks;
 use syncguard_firestore::{FirestoreBackend, FirestoreOptions};
 use syncguard_testkit::{FirestoreEmulator, install};
 
+use crate::comparison::{Comparison, Target};
 use crate::drive::Sample;
+use crate::figure::side_by_side;
 use crate::handover::{self, Bounds, Contenders, Targets};
 use crate::machine::locked_version;
-use crate::report::{Comparison, Measured, StoreReport, Target};
+use crate::report::StoreReport;
 use crate::workload::{OPERATIONS, Operation, measure_on};
 use crate::{Settings, tell, workload};
 
@@ -120,25 +122,23 @@ async fn load(
         ours.push(workload::measure(locks, operation, tasks, settings.span).await?);
         limits.push(bare::measure(host, operation, tasks, settings.span).await?);
     }
-    let (ours, limit) = (Sample::median(&ours), Sample::median(&limits));
-    let limits = Measured::rows(operation, &limit);
-    report.add_load(operation, tasks, &ours, limits);
+    report.add_load(operation, tasks, &ours, &limits);
     if operation != Operation::Pair {
         return Ok(());
     }
-    let beside = |unit, ours, other, target| {
+    let beside = |unit, figure: fn(&Sample) -> Option<f64>, target| {
         let name = format!("acquire and release, {tasks} tasks");
-        Comparison::new(name, unit, ours, ("bare requests", other), target)
+        let runs = side_by_side(&ours, &limits, figure);
+        Comparison::new(name, unit, "bare requests", &runs, target)
     };
-    report.comparisons.push(beside(
-        "pairs/s",
-        ours.steps_per_second,
-        limit.steps_per_second,
-        Some(Target::AtLeast(0.9)),
-    ));
-    report
-        .comparisons
-        .push(beside("µs CPU of client", ours.cpu_us, limit.cpu_us, None));
+    report.comparisons.extend([
+        beside(
+            "pairs/s",
+            |run| Some(run.steps_per_second),
+            Some(Target::AtLeast(0.9)),
+        )?,
+        beside("µs CPU of client", |run| run.cpu_us, None)?,
+    ]);
     Ok(())
 }
 
@@ -154,16 +154,13 @@ async fn beside_transactions(host: &str, settings: &Settings) -> Result<Comparis
         ours.push(measure_on(&clients, Operation::Pair, CLIENTS, span).await?);
         theirs.push(transactions::measure(host, span).await?);
     }
-    Ok(Comparison::new(
+    Comparison::new(
         format!("acquire and release, {CLIENTS} clients"),
         "pairs/s",
-        Sample::median(&ours).steps_per_second,
-        (
-            "one client's transactions",
-            Sample::median(&theirs).steps_per_second,
-        ),
+        "one client's transactions",
+        &side_by_side(&ours, &theirs, |run| Some(run.steps_per_second)),
         Some(Target::AtLeast(5.0)),
-    ))
+    )
 }
 
 pub(crate) async fn connect(host: &str) -> Result<Locks> {

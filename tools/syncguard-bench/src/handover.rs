@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 use syncguard_core::{ErrorCode, Locks};
 use tokio::task::JoinSet;
 
-use super::drive::{Latency, median};
-use super::report::{Comparison, StoreReport, Target};
-use super::{Settings, tell};
+use crate::comparison::{Comparison, Target};
+use crate::drive::Latency;
+use crate::figure::Figure;
+use crate::report::StoreReport;
+use crate::{Settings, tell};
 
 const TASKS: u16 = 16;
 const SECTION: Duration = Duration::from_millis(1);
@@ -20,6 +22,8 @@ const KEY: &str = "handover";
 
 /// How many processes share the tasks.
 const PROCESSES: u16 = 4;
+
+const ONE_PROCESS: &str = "one process";
 
 /// The contenders for the key: four processes or four handles.
 pub(crate) enum Contenders<'a> {
@@ -37,19 +41,21 @@ pub(crate) enum Contenders<'a> {
 pub(crate) struct Handover {
     /// What the tasks share.
     pub(crate) on: &'static str,
-    pub(crate) sections_per_second: f64,
+    pub(crate) sections_per_second: Figure,
     /// From asking for the lock until the section begins.
-    pub(crate) p50_wait_ms: f64,
-    pub(crate) p99_wait_ms: f64,
+    pub(crate) p50_wait_ms: Figure,
+    pub(crate) p99_wait_ms: Figure,
     /// The same in fair shares. A fair share is the time of 16 sections of one task alone.
-    pub(crate) p99_fair_shares: f64,
+    pub(crate) p99_fair_shares: Figure,
     /// Jain's index of fairness over the sections of each task, and of each process.
-    pub(crate) fairness_of_tasks: f64,
-    pub(crate) fairness_of_processes: f64,
+    pub(crate) fairness_of_tasks: Figure,
+    pub(crate) fairness_of_processes: Figure,
     /// Calls that gave up, of all.
     pub(crate) gave_up: f64,
     /// Sections per second of one task without contention.
-    pub(crate) alone_per_second: f64,
+    pub(crate) alone_per_second: Figure,
+    /// Sections per second, by those of one task alone.
+    pub(crate) ratio: Figure,
 }
 
 /// The targets of a store, in one process and in four.
@@ -93,7 +99,7 @@ impl Targets {
 pub(crate) async fn measure(
     [from, to]: [&Locks; 2],
     contenders: Contenders<'_>,
-    round_trip: impl AsyncFnMut() -> Result<()>,
+    mut round_trip: impl AsyncFnMut() -> Result<()>,
     targets: &Targets,
     settings: &Settings,
     report: &mut StoreReport,
@@ -101,21 +107,24 @@ pub(crate) async fn measure(
     tell("hand-over");
     let one = Contenders::Handles(std::slice::from_ref(from));
     for (contenders, bounds) in [(&one, &targets.one), (&contenders, &targets.all)] {
-        let handover = together(from, contenders, settings).await?;
-        report.comparisons.extend(handover.beside(bounds));
-        report.handover.push(handover);
+        let runs = Runs::measured(from, contenders, settings).await?;
+        report.comparisons.extend(runs.beside(bounds)?);
+        report.handover.push(runs.handover()?);
     }
     let Some(most) = targets.round_trips else {
         return Ok(());
     };
-    let (handed_over, round_trip) = from_one_to_another(from, to, round_trip).await?;
+    let mut runs = Vec::new();
+    for _ in 0..settings.repetitions {
+        runs.push(from_one_to_another(from, to, &mut round_trip).await?);
+    }
     report.comparisons.push(Comparison::new(
         "from a release to the grant to another client, p50",
         "µs",
-        handed_over,
-        ("a round trip", round_trip),
+        "a round trip",
+        &runs,
         Some(Target::AtMost(most)),
-    ));
+    )?);
     Ok(())
 }
 
@@ -123,7 +132,7 @@ impl Contenders<'_> {
     const fn name(&self) -> &'static str {
         match self {
             Self::Processes { .. } => "four processes",
-            Self::Handles([_]) => "one process",
+            Self::Handles([_]) => ONE_PROCESS,
             Self::Handles(_) => "four handles",
         }
     }
@@ -144,47 +153,101 @@ impl Contenders<'_> {
     }
 }
 
-impl Handover {
-    fn beside(&self, bounds: &Bounds) -> Vec<Comparison> {
+/// Runs of all tasks, each followed by a run of one task alone.
+struct Runs {
+    on: &'static str,
+    /// With the sections per second of one task alone.
+    runs: Vec<(Run, f64)>,
+}
+
+impl Runs {
+    async fn measured(
+        alone: &Locks,
+        contenders: &Contenders<'_>,
+        settings: &Settings,
+    ) -> Result<Self> {
+        let mut runs = Vec::new();
+        for _ in 0..settings.repetitions {
+            let together = Run::of(contenders.contend(settings.span * 4).await?)?;
+            let one = contend(alone, 1, settings.span).await?;
+            runs.push((together, Run::of(vec![one])?.per_second));
+        }
+        Ok(Self {
+            on: contenders.name(),
+            runs,
+        })
+    }
+
+    fn handover(&self) -> Result<Handover> {
+        let of = |figure: fn(&Run, f64) -> f64| {
+            let runs = self.runs.iter();
+            Figure::of(runs.map(|(run, alone)| Some(figure(run, *alone))))
+                .context("nothing was measured")
+        };
+        Ok(Handover {
+            on: self.on,
+            sections_per_second: of(|run, _| run.per_second)?,
+            p50_wait_ms: of(|run, _| run.p50_wait_ms())?,
+            p99_wait_ms: of(|run, _| run.p99_wait_ms())?,
+            p99_fair_shares: of(|run, alone| run.p99_wait_ms() / fair_share_ms(alone))?,
+            fairness_of_tasks: of(|run, _| run.fairness_of_tasks)?,
+            fairness_of_processes: of(|run, _| run.fairness_of_processes)?,
+            gave_up: of(|run, _| run.gave_up)?.median,
+            alone_per_second: of(|_, alone| alone)?,
+            ratio: of(|run, alone| run.per_second / alone)?,
+        })
+    }
+
+    fn beside(&self, bounds: &Bounds) -> Result<Vec<Comparison>> {
         let on = self.on;
-        let (over, fairness) = match on {
-            "one process" => ("tasks", self.fairness_of_tasks),
-            _ => ("processes", self.fairness_of_processes),
+        let of = |what: String, unit, beside, figure: fn(&Run, f64) -> (f64, f64), target| {
+            let runs: Vec<_> = self
+                .runs
+                .iter()
+                .map(|(run, alone)| figure(run, *alone))
+                .collect();
+            Comparison::new(what, unit, beside, &runs, Some(target))
         };
-        let share = f64::from(TASKS) * 1e3 / self.alone_per_second;
-        let of = |what: String, unit, ours, beside, target| {
-            Comparison::new(what, unit, ours, beside, Some(target))
-        };
-        vec![
+        let fairness = Target::AtLeast(bounds.fairness);
+        Ok(vec![
             of(
                 format!("hand-over in {on}"),
                 "sections/s",
-                self.sections_per_second,
-                ("one alone", self.alone_per_second),
+                "one alone",
+                |run, alone| (run.per_second, alone),
                 Target::AtLeast(bounds.sections),
-            ),
+            )?,
             of(
                 format!("wait in {on}, p99"),
                 "ms",
-                self.p99_wait_ms,
-                ("a fair share", share),
+                "a fair share",
+                |run, alone| (run.p99_wait_ms(), fair_share_ms(alone)),
                 Target::AtMost(bounds.wait),
-            ),
-            of(
-                format!("Jain's index over {over}, in {on}"),
-                "",
-                fairness,
-                ("all alike", 1.0),
-                Target::AtLeast(bounds.fairness),
-            ),
+            )?,
+            match on {
+                ONE_PROCESS => of(
+                    format!("Jain's index over tasks, in {on}"),
+                    "",
+                    "all alike",
+                    |run, _| (run.fairness_of_tasks, 1.0),
+                    fairness,
+                )?,
+                _ => of(
+                    format!("Jain's index over processes, in {on}"),
+                    "",
+                    "all alike",
+                    |run, _| (run.fairness_of_processes, 1.0),
+                    fairness,
+                )?,
+            },
             of(
                 format!("served within 30 s in {on}"),
                 "of all",
-                1.0 - self.gave_up,
-                ("all", 1.0),
+                "all",
+                |run, _| (1.0 - run.gave_up, 1.0),
                 Target::AtLeast(1.0),
-            ),
-        ]
+            )?,
+        ])
     }
 }
 
@@ -193,9 +256,9 @@ impl Handover {
 async fn from_one_to_another(
     from: &Locks,
     to: &Locks,
-    mut round_trip: impl AsyncFnMut() -> Result<()>,
+    round_trip: &mut impl AsyncFnMut() -> Result<()>,
 ) -> Result<(f64, f64)> {
-    const TIMES: usize = 200;
+    const TIMES: usize = 40;
     /// Time for the caller to ask and to set up its watch.
     const SETTLED: Duration = Duration::from_millis(20);
     let (mut handed_over, mut round_trips) = (Vec::new(), Vec::new());
@@ -220,31 +283,9 @@ async fn from_one_to_another(
     Ok((p50(handed_over)?, p50(round_trips)?))
 }
 
-async fn together(
-    alone: &Locks,
-    contenders: &Contenders<'_>,
-    settings: &Settings,
-) -> Result<Handover> {
-    let (mut together, mut alone_per_second) = (Vec::new(), Vec::new());
-    for _ in 0..settings.repetitions {
-        together.push(Run::of(contenders.contend(settings.span * 4).await?)?);
-        let one = contend(alone, 1, settings.span).await?;
-        alone_per_second.push(Run::of(vec![one])?.per_second);
-    }
-    let of = |figure: &dyn Fn(&Run) -> f64| median(together.iter().map(figure));
-    let alone_per_second = median(alone_per_second);
-    let p99_wait_ms = of(&|run| run.waits.p99_us.unwrap_or_default() / 1e3);
-    Ok(Handover {
-        on: contenders.name(),
-        sections_per_second: of(&|run| run.per_second),
-        p50_wait_ms: of(&|run| run.waits.p50_us.unwrap_or_default() / 1e3),
-        p99_wait_ms,
-        p99_fair_shares: p99_wait_ms * alone_per_second / 1e3 / f64::from(TASKS),
-        fairness_of_tasks: of(&|run| run.fairness_of_tasks),
-        fairness_of_processes: of(&|run| run.fairness_of_processes),
-        gave_up: of(&|run| run.gave_up),
-        alone_per_second,
-    })
+/// The time of 16 sections of one task alone.
+fn fair_share_ms(alone_per_second: f64) -> f64 {
+    f64::from(TASKS) * 1e3 / alone_per_second
 }
 
 /// What the tasks of one process saw.
@@ -343,6 +384,7 @@ fn all_contend(processes: &mut [(Child, BufReader<ChildStdout>)]) -> Result<Vec<
     outputs.collect()
 }
 
+/// The measurements of one run.
 struct Run {
     per_second: f64,
     waits: Latency,
@@ -373,6 +415,14 @@ impl Run {
             fairness_of_processes: fairness(&of_processes),
             waits: Latency::of(waits),
         })
+    }
+
+    fn p50_wait_ms(&self) -> f64 {
+        self.waits.p50_us.unwrap_or_default() / 1e3
+    }
+
+    fn p99_wait_ms(&self) -> f64 {
+        self.waits.p99_us.unwrap_or_default() / 1e3
     }
 }
 

@@ -8,9 +8,11 @@ use anyhow::{Result, ensure};
 use syncguard_core::{LockId, Locks};
 use syncguard_memory::MemoryBackend;
 
+use crate::comparison::Comparison;
 use crate::drive::{Sample, Stopwatch, Worker, drive};
+use crate::figure::side_by_side;
 use crate::handover::{self, Contenders, Targets};
-use crate::report::{Comparison, Measured, StoreReport};
+use crate::report::StoreReport;
 use crate::workload::{OPERATIONS, Operation, key_text};
 use crate::{Settings, tell, workload};
 
@@ -44,21 +46,16 @@ async fn all(settings: &Settings) -> Result<StoreReport> {
                     limits.push(bare(tasks, span).await?);
                 }
             }
-            let ours = Sample::median(&ours);
-            let limits = if operation == Operation::Pair {
-                let limit = Sample::median(&limits);
+            report.add_load(operation, tasks, &ours, &limits);
+            if operation == Operation::Pair {
                 report.comparisons.push(Comparison::new(
                     format!("client CPU of a pair, {tasks} tasks"),
                     "µs",
-                    ours.cpu_us,
-                    ("a map behind a mutex", limit.cpu_us),
+                    "a map behind a mutex",
+                    &side_by_side(&ours, &limits, |run| run.cpu_us),
                     None,
-                ));
-                Measured::rows(operation, &limit)
-            } else {
-                vec![Measured::default()]
-            };
-            report.add_load(operation, tasks, &ours, limits);
+                )?);
+            }
         }
     }
     let store = MemoryBackend::default();

@@ -10,10 +10,12 @@ use syncguard_core::Locks;
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::{PostgresServer, install};
 
+use crate::comparison::{Comparison, Target};
 use crate::drive::Sample;
+use crate::figure::side_by_side;
 use crate::handover::{self, Contenders, Targets};
 use crate::machine::{locked_version, version_of};
-use crate::report::{Comparison, Measured, StoreReport, Target};
+use crate::report::StoreReport;
 use crate::workload::{OPERATIONS, Operation};
 use crate::{Settings, tell, workload};
 
@@ -128,37 +130,28 @@ impl Bench<'_> {
                 six.push(rivals::six_statements(&url, tasks, span).await?);
             }
         }
-        let (ours, limit) = (Sample::median(&ours), Sample::median(&limits));
-        let limits = Measured::rows(operation, &limit);
-        let limits = limits.into_iter().map(Measured::without_cpu);
-        report.add_load(operation, tasks, &ours, limits);
+        report.add_load(operation, tasks, &ours, &limits);
         if operation != Operation::Pair {
             return Ok(());
         }
-        let rate = ours.steps_per_second;
-        let most = self.settings.tasks.last() == Some(&tasks);
-        let (advisory, six) = (Sample::median(&advisory), Sample::median(&six));
-        let pairs = |beside, other: &Sample, bound: Option<f64>| {
+        let pairs = |beside, others: &[Sample], target| {
             let name = format!("acquire and release, {tasks} tasks");
-            let other = (beside, other.steps_per_second);
-            Comparison::new(name, "pairs/s", rate, other, bound.map(Target::AtLeast))
+            let runs = side_by_side(&ours, others, |run| Some(run.steps_per_second));
+            Comparison::new(name, "pairs/s", beside, &runs, target)
         };
-        report
-            .comparisons
-            .push(pairs("pgbench", &limit, most.then_some(0.85)));
-        report
-            .comparisons
-            .push(pairs("session advisory lock", &advisory, None));
-        report
-            .comparisons
-            .push(pairs("six statements, one DELETE", &six, None));
-        report.comparisons.push(Comparison::new(
-            format!("acquire, {tasks} tasks"),
-            "acquires/s of a task",
-            1e6 / ours.latencies[0].mean_us,
-            ("six statements", 1e6 / six.latencies[0].mean_us),
-            Some(Target::AtLeast(4.0)),
-        ));
+        let acquires = |run: &Sample| Some(1e6 / run.latencies[0].mean_us);
+        report.comparisons.extend([
+            pairs("pgbench", &limits, Some(Target::AtLeast(0.85)))?,
+            pairs("session advisory lock", &advisory, None)?,
+            pairs("six statements, one DELETE", &six, None)?,
+            Comparison::new(
+                format!("acquire, {tasks} tasks"),
+                "acquires/s of a task",
+                "six statements",
+                &side_by_side(&ours, &six, acquires),
+                Some(Target::AtLeast(4.0)),
+            )?,
+        ]);
         Ok(())
     }
 }

@@ -10,10 +10,12 @@ use syncguard_core::Locks;
 use syncguard_redis::RedisBackend;
 use syncguard_testkit::{RedisServer, install};
 
+use super::comparison::{Comparison, Target};
 use super::drive::Sample;
+use super::figure::side_by_side;
 use super::handover::{self, Contenders, Targets};
 use super::machine::{locked_version, version_of};
-use super::report::{Comparison, Measured, StoreReport, Target};
+use super::report::StoreReport;
 use super::workload::{OPERATIONS, Operation};
 use super::{Settings, tell, workload};
 
@@ -134,11 +136,8 @@ impl Bench<'_> {
                 bare.push(rival::our_scripts(connection, self.tasks, span).await?);
             }
         }
-        let (ours, limit) = (Sample::median(&ours), Sample::median(&limits));
         let tasks = self.tasks;
-        let limits = Measured::rows(operation, &limit);
-        let limits = limits.into_iter().map(Measured::without_cpu);
-        report.add_load(operation, tasks, &ours, limits);
+        report.add_load(operation, tasks, &ours, &limits);
         if operation != Operation::Pair {
             return Ok(());
         }
@@ -149,36 +148,30 @@ impl Bench<'_> {
             17..=64 => (0.65, Some(0.85)),
             _ => (0.85, Some(0.75)),
         };
-        let rate = ours.steps_per_second;
-        let against = |what: &'static str, other: &Sample, bound: Option<f64>| {
-            let beside = (what, other.steps_per_second);
-            let target = bound.map(Target::AtLeast);
+        let rate = |run: &Sample| Some(run.steps_per_second);
+        let pairs = |beside, others: &[Sample], bound: Option<f64>| {
             let name = format!("acquire and release, {tasks} tasks");
-            Comparison::new(name, "pairs/s", rate, beside, target)
+            let runs = side_by_side(&ours, others, rate);
+            Comparison::new(name, "pairs/s", beside, &runs, bound.map(Target::AtLeast))
         };
-        report.comparisons.push(against(
-            "redis-benchmark",
-            &limit,
-            (tasks >= 64).then_some(0.95),
-        ));
-        let rival = Sample::median(&rivals);
-        report
-            .comparisons
-            .push(against("rslock", &rival, Some(share_of_rslock)));
-        report.comparisons.push(Comparison::new(
-            format!("our scripts by rslock's driver, {tasks} tasks"),
-            "pairs/s",
-            Sample::median(&bare).steps_per_second,
-            ("rslock", rival.steps_per_second),
-            None,
-        ));
-        report.comparisons.push(Comparison::new(
-            format!("client CPU of a pair, {tasks} tasks"),
-            "µs",
-            ours.cpu_us,
-            ("rslock", rival.cpu_us),
-            cpu_of_rslock.map(Target::AtMost),
-        ));
+        report.comparisons.extend([
+            pairs("redis-benchmark", &limits, (tasks >= 64).then_some(0.95))?,
+            pairs("rslock", &rivals, Some(share_of_rslock))?,
+            Comparison::new(
+                format!("our scripts by rslock's driver, {tasks} tasks"),
+                "pairs/s",
+                "rslock",
+                &side_by_side(&bare, &rivals, rate),
+                None,
+            )?,
+            Comparison::new(
+                format!("client CPU of a pair, {tasks} tasks"),
+                "µs",
+                "rslock",
+                &side_by_side(&ours, &rivals, |run| run.cpu_us),
+                cpu_of_rslock.map(Target::AtMost),
+            )?,
+        ]);
         Ok(())
     }
 

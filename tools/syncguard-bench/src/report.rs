@@ -7,11 +7,14 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use super::Settings;
-use super::drive::{Latency, Sample};
-use super::handover::Handover;
-use super::machine::{Machine, locked_version};
-use super::workload::Operation;
+use crate::Settings;
+use crate::comparison::{Comparison, Verdict};
+use crate::drive::Sample;
+use crate::figure::{DISTURBED_ABOVE, Figure, side_by_side};
+use crate::handover::Handover;
+use crate::machine::{Machine, locked_version};
+use crate::table::Table;
+use crate::workload::Operation;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(deserialize = "'de: 'static"))]
@@ -44,105 +47,52 @@ pub(crate) struct Load {
     pub(crate) tasks: usize,
     pub(crate) ours: Measured,
     pub(crate) limit: Measured,
+    /// Of the rates of the runs whose figures these are: ours by the limit's.
+    pub(crate) ratio: Option<Figure>,
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
-    pub(crate) per_second: Option<f64>,
-    pub(crate) latency: Option<Latency>,
+    pub(crate) per_second: Option<Figure>,
+    pub(crate) mean_us: Option<Figure>,
+    /// `None` where only the mean is known.
+    pub(crate) p50_us: Option<Figure>,
+    pub(crate) p99_us: Option<Figure>,
     /// Of the client, for one operation.
-    pub(crate) cpu_us: Option<f64>,
+    pub(crate) cpu_us: Option<Figure>,
 }
 
 impl Measured {
-    /// What a sample of an operation shows, row by row: those of a pair are its rate, and the latency
-    /// of either half.
-    pub(crate) fn rows(operation: Operation, sample: &Sample) -> Vec<Self> {
-        if operation == Operation::Pair {
-            Self::pair(sample).into()
-        } else {
-            vec![Self::single(sample)]
-        }
-    }
-
-    /// As of another program, whose CPU is not measured.
-    pub(crate) fn without_cpu(self) -> Self {
-        Self {
-            cpu_us: None,
-            ..self
-        }
-    }
-
-    /// Steps of one operation each.
-    fn single(sample: &Sample) -> Self {
-        Self {
-            per_second: Some(sample.steps_per_second),
-            latency: Some(sample.latencies[0]),
-            cpu_us: Some(sample.cpu_us),
-        }
-    }
-
-    /// Steps of two operations: their rate, and each one's latency.
-    fn pair(sample: &Sample) -> [Self; 3] {
-        let latency = |kind: usize| Self {
-            latency: Some(sample.latencies[kind]),
+    /// What runs of an operation show, row by row. A pair's are its rate, and the latency of either half.
+    fn rows(operation: Operation, runs: &[Sample]) -> Vec<Self> {
+        let of = |figure: &dyn Fn(&Sample) -> Option<f64>| Figure::of(runs.iter().map(figure));
+        let rate = Self {
+            per_second: of(&|run| Some(run.steps_per_second)),
+            cpu_us: of(&|run| run.cpu_us),
             ..Self::default()
         };
-        let rate = Self {
-            per_second: Some(sample.steps_per_second),
-            latency: None,
-            cpu_us: Some(sample.cpu_us),
+        let latency = |kind: usize| Self {
+            mean_us: of(&|run| Some(run.latencies[kind].mean_us)),
+            p50_us: of(&|run| run.latencies[kind].p50_us),
+            p99_us: of(&|run| run.latencies[kind].p99_us),
+            ..Self::default()
         };
-        [rate, latency(0), latency(1)]
-    }
-}
-
-/// Two figures and their ratio.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Comparison {
-    pub(crate) what: String,
-    pub(crate) unit: &'static str,
-    pub(crate) ours: f64,
-    pub(crate) beside: &'static str,
-    pub(crate) other: f64,
-    /// Ours by the other.
-    pub(crate) ratio: f64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) target: Option<Target>,
-}
-
-/// The target of a ratio.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Target {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
-impl Comparison {
-    pub(crate) fn new(
-        what: impl Into<String>,
-        unit: &'static str,
-        ours: f64,
-        (beside, other): (&'static str, f64),
-        target: Option<Target>,
-    ) -> Self {
-        Self {
-            what: what.into(),
-            unit,
-            ours,
-            beside,
-            other,
-            ratio: ours / other,
-            target,
+        if operation == Operation::Pair {
+            return vec![rate, latency(0), latency(1)];
         }
+        vec![Self {
+            per_second: rate.per_second,
+            cpu_us: rate.cpu_us,
+            ..latency(0)
+        }]
     }
+}
 
-    fn is_met(&self) -> Option<bool> {
-        Some(match self.target? {
-            Target::AtLeast(bound) => self.ratio >= bound,
-            Target::AtMost(bound) => self.ratio <= bound,
-        })
+impl Load {
+    /// Whether the runs are too far apart to say anything. Without a limit, its own rate shows that.
+    pub(crate) fn is_disturbed(&self) -> bool {
+        let rate = self.ratio.or(self.ours.per_second);
+        rate.is_some_and(|rate| rate.is_disturbed())
     }
 }
 
@@ -183,18 +133,12 @@ impl Report {
         std::fs::write(page, text).with_context(|| format!("cannot write {name}"))
     }
 
-    pub(crate) fn met(&self) -> usize {
-        self.count(true)
-    }
-
-    pub(crate) fn missed(&self) -> usize {
-        self.count(false)
-    }
-
-    fn count(&self, met: bool) -> usize {
-        let all = self.stores.iter().flat_map(|store| &store.comparisons);
-        all.filter(|comparison| comparison.is_met() == Some(met))
-            .count()
+    /// The comparisons with this verdict, each after the name of its store.
+    pub(crate) fn with(&self, verdict: Verdict) -> Vec<(&'static str, &Comparison)> {
+        let stores = self.stores.iter();
+        let all = stores.flat_map(|store| store.comparisons.iter().map(|it| (store.store, it)));
+        all.filter(|(_, comparison)| comparison.verdict() == Some(verdict))
+            .collect()
     }
 }
 
@@ -205,7 +149,7 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "SyncGuard {}; {} cores ({}), {} MiB, Linux {}; load before: {}; medians of {} \
-             runs of {} ms",
+             runs of {} ms, with their spread; disturbed: a spread above {:.0} %",
             self.syncguard,
             machine.cores,
             machine.processor.clone().unwrap_or_else(unknown),
@@ -218,6 +162,7 @@ impl fmt::Display for Report {
                 .map_or_else(unknown, |load| load.to_string()),
             self.repetitions,
             self.span_ms,
+            DISTURBED_ABOVE * 100.0,
         )
     }
 }
@@ -238,22 +183,27 @@ impl fmt::Display for StoreReport {
 }
 
 impl StoreReport {
-    /// Adds the measurements of an operation by this many tasks, beside the rows of its limit.
+    /// Adds the runs of an operation by this many tasks, beside those of its limit, if it has one.
     pub(crate) fn add_load(
         &mut self,
         operation: Operation,
         tasks: usize,
-        ours: &Sample,
-        limits: impl IntoIterator<Item = Measured>,
+        ours: &[Sample],
+        limits: &[Sample],
     ) {
+        let rates = side_by_side(ours, limits, |run| Some(run.steps_per_second));
+        let ratio = Figure::of(rates.iter().map(|(ours, limit)| Some(ours / limit)));
         let names = [operation.name(), "acquire", "release"];
-        let rows = names.into_iter().zip(Measured::rows(operation, ours));
-        for ((operation, ours), limit) in rows.zip(limits) {
+        let sides = Measured::rows(operation, ours)
+            .into_iter()
+            .zip(Measured::rows(operation, limits));
+        for (operation, (ours, limit)) in names.into_iter().zip(sides) {
             self.load.push(Load {
                 operation,
                 tasks,
                 ours,
                 limit,
+                ratio,
             });
         }
     }
@@ -272,27 +222,25 @@ impl StoreReport {
             "ratio",
         ]);
         for load in &self.load {
+            let disturbed = load.is_disturbed();
+            let show = |figure| show(figure, disturbed);
             let figures = |measured: &Measured| {
-                let latency = measured.latency;
-                let p50 = latency.map(|latency| match latency.p50_us {
-                    None => format!("mean {}", show(Some(latency.mean_us))),
-                    p50 => show(p50),
-                });
-                [
-                    show(measured.per_second),
-                    p50.unwrap_or_default(),
-                    show(latency.and_then(|latency| latency.p99_us)),
-                ]
+                let p50 = match (measured.p50_us, measured.mean_us) {
+                    (None, Some(mean)) if !disturbed => format!("mean {mean}"),
+                    (p50, _) => show(p50),
+                };
+                [show(measured.per_second), p50, show(measured.p99_us)]
             };
-            let ratio = match (load.ours.per_second, load.limit.per_second) {
-                (Some(ours), Some(limit)) => format!("{:.2}", ours / limit),
-                _ => String::new(),
-            };
+            let of_this_row = load.ours.per_second.and(load.ratio);
             let mut row = vec![load.operation.to_owned(), load.tasks.to_string()];
             row.extend(figures(&load.ours));
             row.push(show(load.ours.cpu_us));
             row.extend(figures(&load.limit));
-            row.push(ratio);
+            row.push(
+                of_this_row
+                    .map(|ratio| ratio.as_ratio())
+                    .unwrap_or_default(),
+            );
             table.rows.push(row);
         }
         table
@@ -303,24 +251,19 @@ impl StoreReport {
             "what", "ours", "unit", "beside", "theirs", "ratio", "target",
         ]);
         for comparison in &self.comparisons {
-            let target = match (comparison.target, comparison.is_met()) {
-                (Some(target), Some(met)) => {
-                    let (sign, bound) = match target {
-                        Target::AtLeast(bound) => ('≥', bound),
-                        Target::AtMost(bound) => ('≤', bound),
-                    };
-                    format!("{sign} {bound:.2}{}", if met { "" } else { " **missed**" })
-                }
-                _ => String::new(),
-            };
+            let disturbed = comparison.ratio.is_disturbed();
+            let target = comparison.target.map(|target| match comparison.verdict() {
+                Some(Verdict::Missed) => format!("{target} **missed**"),
+                _ => target.to_string(),
+            });
             table.rows.push(vec![
                 comparison.what.clone(),
-                show(Some(comparison.ours)),
+                show(Some(comparison.ours), disturbed),
                 comparison.unit.to_owned(),
                 comparison.beside.to_owned(),
-                show(Some(comparison.other)),
-                format!("{:.2}", comparison.ratio),
-                target,
+                show(Some(comparison.other), disturbed),
+                comparison.ratio.as_ratio(),
+                target.unwrap_or_default(),
             ]);
         }
         table
@@ -340,80 +283,32 @@ impl StoreReport {
             "ratio",
         ]);
         for handover in &self.handover {
-            let ratio = handover.sections_per_second / handover.alone_per_second;
+            let disturbed = handover.ratio.is_disturbed();
+            let show = |figure| show(Some(figure), disturbed);
+            let exact = |figure: Figure| match disturbed {
+                true => show(figure),
+                false => format!("{figure:.3}"),
+            };
             table.rows.push(vec![
                 format!("in {}", handover.on),
-                show(Some(handover.sections_per_second)),
-                show(Some(handover.p50_wait_ms)),
-                show(Some(handover.p99_wait_ms)),
-                show(Some(handover.p99_fair_shares)),
-                format!("{:.3}", handover.fairness_of_tasks),
-                format!("{:.3}", handover.fairness_of_processes),
+                show(handover.sections_per_second),
+                show(handover.p50_wait_ms),
+                show(handover.p99_wait_ms),
+                show(handover.p99_fair_shares),
+                exact(handover.fairness_of_tasks),
+                exact(handover.fairness_of_processes),
                 format!("{:.1} %", handover.gave_up * 100.0),
-                show(Some(handover.alone_per_second)),
-                format!("{ratio:.2}"),
+                show(handover.alone_per_second),
+                handover.ratio.as_ratio(),
             ]);
         }
         table
     }
 }
 
-fn show(figure: Option<f64>) -> String {
+fn show(figure: Option<Figure>, disturbed: bool) -> String {
     match figure {
-        None => String::new(),
-        Some(figure) if figure >= 100.0 => format!("{figure:.0}"),
-        Some(figure) if figure >= 10.0 => format!("{figure:.1}"),
-        Some(figure) => format!("{figure:.2}"),
-    }
-}
-
-/// A table in Markdown, its columns aligned. Without rows it is nothing.
-struct Table {
-    head: Vec<String>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    fn new(head: &[&str]) -> Self {
-        Self {
-            head: head.iter().map(ToString::to_string).collect(),
-            rows: Vec::new(),
-        }
-    }
-}
-
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.rows.is_empty() {
-            return Ok(());
-        }
-        let width = |column: usize| {
-            let cells = self.rows.iter().chain([&self.head]);
-            let lengths = cells.map(|row| row[column].chars().count());
-            lengths.max().unwrap_or_default()
-        };
-        let widths: Vec<_> = (0..self.head.len()).map(width).collect();
-        let line = |cells: &[String]| -> String {
-            let padded = cells.iter().zip(&widths).enumerate();
-            let padded = padded.map(|(column, (cell, width))| match column {
-                0 => format!("| {cell:<width$} "),
-                _ => format!("| {cell:>width$} "),
-            });
-            padded.collect::<String>() + "|"
-        };
-        writeln!(f, "{}", line(&self.head))?;
-        let rules: Vec<_> = widths
-            .iter()
-            .enumerate()
-            .map(|(column, width)| match column {
-                0 => "-".repeat(*width),
-                _ => "-".repeat(width - 1) + ":",
-            })
-            .collect();
-        writeln!(f, "{}", line(&rules))?;
-        for row in &self.rows {
-            writeln!(f, "{}", line(row))?;
-        }
-        writeln!(f)
+        Some(_) if disturbed => "disturbed".to_owned(),
+        figure => figure.map(|figure| figure.to_string()).unwrap_or_default(),
     }
 }

@@ -13,10 +13,12 @@ use syncguard_core::{LockId, Locks};
 use syncguard_sqlite::{SqliteBackend, SqliteOptions, Synchronous};
 use tokio::sync::Mutex;
 
-use crate::drive::{Sample, Stopwatch, Worker, drive};
+use crate::comparison::{Comparison, Target};
+use crate::drive::{Stopwatch, Worker, drive};
+use crate::figure::side_by_side;
 use crate::handover::{self, Contenders, Targets};
 use crate::machine::locked_version;
-use crate::report::{Comparison, Measured, StoreReport, Target};
+use crate::report::StoreReport;
 use crate::workload::{OPERATIONS, Operation, TTL, key_text};
 use crate::{Settings, tell, workload};
 
@@ -113,21 +115,17 @@ async fn pairs(
                     limits.push(drive(bare.collect(), span).await?);
                 }
             }
-            let ours = Sample::median(&ours);
             if operation == Operation::Pair {
-                let limit = Sample::median(&limits);
                 report.comparisons.push(Comparison::new(
                     format!("acquire and release, {name}, {tasks} tasks"),
                     "pairs/s",
-                    ours.steps_per_second,
-                    ("the bare driver", limit.steps_per_second),
+                    "the bare driver",
+                    &side_by_side(&ours, &limits, |run| Some(run.steps_per_second)),
                     Some(Target::AtLeast(0.8)),
-                ));
-                if durable {
-                    report.add_load(operation, tasks, &ours, Measured::rows(operation, &limit));
-                }
-            } else {
-                report.add_load(operation, tasks, &ours, vec![Measured::default()]);
+                )?);
+            }
+            if durable {
+                report.add_load(operation, tasks, &ours, &limits);
             }
         }
     }
@@ -154,15 +152,14 @@ async fn others(
         exclusive.push(drive(vec![Exclusive(Arc::clone(connection))], span).await?);
         flock.push(drive(vec![Flock(Arc::clone(&file))], span).await?);
     }
-    let ours = Sample::median(&ours).steps_per_second;
     for (what, samples) in [("BEGIN EXCLUSIVE", exclusive), ("flock", flock)] {
         report.comparisons.push(Comparison::new(
             "acquire and release, not durable, 1 tasks",
             "pairs/s",
-            ours,
-            (what, Sample::median(&samples).steps_per_second),
+            what,
+            &side_by_side(&ours, &samples, |run| Some(run.steps_per_second)),
             None,
-        ));
+        )?);
     }
     Ok(())
 }

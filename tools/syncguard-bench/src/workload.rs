@@ -64,16 +64,22 @@ pub(crate) async fn measure(
     measure_on(std::slice::from_ref(locks), operation, tasks, span).await
 }
 
-/// Pairs per second of 16 tasks on either of two clients, which take turns: what slows the machine
-/// slows both.
-pub(crate) async fn pairs_side_by_side(sides: &[Locks], settings: &Settings) -> Result<[f64; 2]> {
-    let mut samples = [Vec::new(), Vec::new()];
+/// Pairs per second of this many tasks on either of two clients, which take turns: what slows the
+/// machine slows both.
+pub(crate) async fn pairs_side_by_side(
+    [ours, other]: [&Locks; 2],
+    tasks: usize,
+    settings: &Settings,
+) -> Result<Vec<(f64, f64)>> {
+    let rate = async |locks| {
+        let sample = measure(locks, Operation::Pair, tasks, settings.span).await?;
+        anyhow::Ok(sample.steps_per_second)
+    };
+    let mut runs = Vec::new();
     for _ in 0..settings.repetitions {
-        for (locks, samples) in sides.iter().zip(&mut samples) {
-            samples.push(measure(locks, Operation::Pair, 16, settings.span).await?);
-        }
+        runs.push((rate(ours).await?, rate(other).await?));
     }
-    Ok(samples.map(|samples| Sample::median(&samples).steps_per_second))
+    Ok(runs)
 }
 
 /// Measures one operation by this many tasks, which share these clients.

@@ -1,13 +1,12 @@
 //! The cost of locks for the server: its time, its disk, and whether many locks cost more than few.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use sqlx::{AssertSqlSafe, PgPool, query, query_scalar, raw_sql};
 use syncguard_postgres::PostgresOptions;
 use syncguard_testkit::PostgresServer;
 
 use super::{connect, connected, empty, rivals};
-use crate::drive::median;
-use crate::report::{Comparison, Target};
+use crate::comparison::{Comparison, Target};
 use crate::workload::{self, Operation, TTL};
 use crate::{Settings, tell};
 
@@ -28,22 +27,22 @@ pub(crate) async fn times(settings: &Settings) -> Result<Vec<Comparison>> {
         .execute(&pool)
         .await?;
     let locks = connected(&url, 1, PostgresOptions::new()).await?;
-    let (mut ours, mut six) = (Vec::new(), Vec::new());
+    let mut runs = Vec::new();
     for _ in 0..settings.repetitions {
         reset(&pool).await?;
         workload::measure(&locks, Operation::Pair, 1, settings.span).await?;
-        ours.push(time_of_a_pair(&pool).await?);
+        let ours = time_of_a_pair(&pool).await?;
         reset(&pool).await?;
         rivals::six_statements(&url, 1, settings.span).await?;
-        six.push(time_of_a_pair(&pool).await?);
+        runs.push((ours, time_of_a_pair(&pool).await?));
     }
     Ok(vec![Comparison::new(
         "server time of acquire and release",
         "µs",
-        median(ours),
-        ("six statements, one DELETE", median(six)),
+        "six statements, one DELETE",
+        &runs,
         None,
-    )])
+    )?])
 }
 
 async fn reset(pool: &PgPool) -> Result<()> {
@@ -94,26 +93,29 @@ pub(crate) async fn scale(
         sides.push(locks);
     }
     tell(&format!("  {many} locks are in"));
-    let [few, many_held] = workload::pairs_side_by_side(&sides, settings).await?;
+    let [few, many_held] = &sides[..] else {
+        bail!("there are two sides")
+    };
+    let pairs = workload::pairs_side_by_side([many_held, few], 16, settings).await?;
     let each = |size: f64| size / f64::from(many);
     let bytes = |what: &str, size: f64, target| {
-        Comparison::new(what, "bytes", each(size), ("1 KiB", 1024.0), target)
+        Comparison::new(what, "bytes", "1 KiB", &[(each(size), 1024.0)], target)
     };
     let (locks, fences) = (size(pool, "many").await?, size(pool, "many_fences").await?);
     Ok(vec![
         Comparison::new(
             format!("acquire and release beside {many} locks"),
             "pairs/s",
-            many_held,
-            ("beside 100", few),
+            "beside 100",
+            &pairs,
             Some(Target::AtLeast(1.0 / 1.3)),
-        ),
+        )?,
         bytes(
             "disk of lock and fence counter, indexes included",
             locks + fences,
             Some(Target::AtMost(1.0)),
-        ),
-        bytes("disk of the fence counter, which stays", fences, None),
+        )?,
+        bytes("disk of the fence counter, which stays", fences, None)?,
     ])
 }
 

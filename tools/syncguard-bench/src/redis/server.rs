@@ -1,6 +1,6 @@
 //! The cost of locks for the server: its time, its memory, and whether many locks cost more than few.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use redis::aio::MultiplexedConnection;
 use redis::{Script, Value, cmd, pipe};
 use syncguard_core::Locks;
@@ -9,8 +9,8 @@ use syncguard_testkit::RedisServer;
 
 use super::scripts::{CALLS, Call, Flavour, Names, script};
 use super::{connect, flush};
+use crate::comparison::{Comparison, Target};
 use crate::drive::median;
-use crate::report::{Comparison, Target};
 use crate::workload::{self, TTL};
 use crate::{Settings, tell};
 
@@ -19,49 +19,51 @@ const BATCH: u32 = 100;
 
 /// The server's own count of its time for each script, beside the scripts as specified.
 ///
-/// The server counts by the wall clock, so its count includes the time of other processes. So this takes
-/// many small samples in turn and uses their median, which disturbed samples do not change.
+/// The server counts by the wall clock, so its count includes the time of other processes. So a run is many
+/// small samples in turn, and their median, which disturbed samples do not change.
 pub(crate) async fn times(
     connection: &mut MultiplexedConnection,
     settings: &Settings,
 ) -> Result<Vec<Comparison>> {
-    let batches = u32::try_from(settings.repetitions)? * settings.batches;
-    let mut samples = [const { (Vec::new(), Vec::new()) }; CALLS.len()];
+    let mut runs = [const { Vec::new() }; CALLS.len()];
     for flavour in [Flavour::Ours, Flavour::Literal] {
         for call in CALLS {
             script(flavour, call).load_async(connection).await?;
         }
     }
-    for batch in 0..batches {
-        flush(connection).await?;
-        // In turn the first: the later of two finds more keys, and a table that grows.
-        let mut flavours = [Flavour::Ours, Flavour::Literal];
-        if batch % 2 == 1 {
-            flavours.reverse();
-        }
-        for (call, (ours, literal)) in CALLS.into_iter().zip(&mut samples) {
-            for flavour in flavours {
-                let time = time_of(connection, flavour, call, batch).await?;
-                match flavour {
-                    Flavour::Ours => ours.push(time),
-                    Flavour::Literal => literal.push(time),
+    for _ in 0..settings.repetitions {
+        let mut samples = [const { (Vec::new(), Vec::new()) }; CALLS.len()];
+        for batch in 0..settings.batches {
+            flush(connection).await?;
+            // In turn the first: the later of two finds more keys, and a table that grows.
+            let mut flavours = [Flavour::Ours, Flavour::Literal];
+            if batch % 2 == 1 {
+                flavours.reverse();
+            }
+            for (call, (ours, literal)) in CALLS.into_iter().zip(&mut samples) {
+                for flavour in flavours {
+                    let time = time_of(connection, flavour, call, batch).await?;
+                    match flavour {
+                        Flavour::Ours => ours.push(time),
+                        Flavour::Literal => literal.push(time),
+                    }
                 }
             }
         }
+        for (runs, (ours, literal)) in runs.iter_mut().zip(samples) {
+            runs.push((median(ours), median(literal)));
+        }
     }
-    let compared = CALLS
-        .into_iter()
-        .zip(samples)
-        .map(|(call, (ours, literal))| {
-            Comparison::new(
-                format!("server time of {}", call.name()),
-                "µs",
-                median(ours),
-                ("as specified", median(literal)),
-                Some(Target::AtMost(0.8)),
-            )
-        });
-    Ok(compared.collect())
+    let compared = CALLS.into_iter().zip(runs).map(|(call, runs)| {
+        Comparison::new(
+            format!("server time of {}", call.name()),
+            "µs",
+            "as specified",
+            &runs,
+            Some(Target::AtMost(0.8)),
+        )
+    });
+    compared.collect()
 }
 
 /// Microseconds of one call among some that were sent together.
@@ -144,15 +146,15 @@ pub(crate) async fn bytes(
     }
     let bound = Some(Target::AtMost(1.0));
     let of = |what: &str, bytes: f64, target| {
-        Comparison::new(what, "bytes", bytes, ("1 KiB", 1024.0), target)
+        Comparison::new(what, "bytes", "1 KiB", &[(bytes, 1024.0)], target)
     };
     Ok(vec![
         of(
             "memory of lock, index and fence counter",
             sizes.iter().sum(),
             bound,
-        ),
-        of("memory of the fence counter, which stays", sizes[1], None),
+        )?,
+        of("memory of the fence counter, which stays", sizes[1], None)?,
     ])
 }
 
@@ -176,7 +178,10 @@ pub(crate) async fn scale(server: &RedisServer, settings: &Settings) -> Result<V
         sides.push(locks);
     }
     tell(&format!("  {many} locks are in"));
-    let [few, many_held] = workload::pairs_side_by_side(&sides, settings).await?;
+    let [few, many_held] = &sides[..] else {
+        bail!("there are two sides")
+    };
+    let pairs = workload::pairs_side_by_side([many_held, few], 16, settings).await?;
     for locks in &sides {
         locks.close().await?;
     }
@@ -184,17 +189,17 @@ pub(crate) async fn scale(server: &RedisServer, settings: &Settings) -> Result<V
         Comparison::new(
             format!("acquire and release beside {many} locks"),
             "pairs/s",
-            many_held,
-            ("beside 100", few),
+            "beside 100",
+            &pairs,
             Some(Target::AtLeast(1.0 / 1.3)),
-        ),
+        )?,
         Comparison::new(
             format!("memory of each of {many} locks, all told"),
             "bytes",
-            bytes_each,
-            ("1 KiB", 1024.0),
+            "1 KiB",
+            &[(bytes_each, 1024.0)],
             Some(Target::AtMost(1.0)),
-        ),
+        )?,
     ])
 }
 

@@ -42,7 +42,8 @@ fn assert_complete(report: &Value, comparisons: &[&str]) {
         for tasks in [1, 16] {
             let rate = each(report, "load").iter().find_map(|load| {
                 let this = load["operation"] == operation && load["tasks"] == tasks;
-                this.then(|| load["ours"]["per_second"].as_f64()).flatten()
+                this.then(|| load["ours"]["per_second"]["median"].as_f64())
+                    .flatten()
             });
             assert!(rate.unwrap() > 0.0, "{operation} by {tasks}: {report}");
         }
@@ -55,11 +56,11 @@ fn assert_complete(report: &Value, comparisons: &[&str]) {
         assert!(found, "no {name}: {report}");
     }
     for comparison in each(report, "comparisons") {
-        let ratio = comparison["ratio"].as_f64();
+        let ratio = comparison["ratio"]["median"].as_f64();
         assert!(ratio.is_some_and(|ratio| ratio > 0.0), "{comparison}");
     }
     for handover in each(report, "handover") {
-        assert!(handover["sections_per_second"].as_f64().unwrap() > 0.0);
+        assert!(handover["sections_per_second"]["median"].as_f64().unwrap() > 0.0);
     }
     assert_eq!(each(report, "handover").len(), 2);
 }

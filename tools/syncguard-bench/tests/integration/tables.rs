@@ -1,17 +1,20 @@
-//! `--tables`: a page gets the tables of recorded figures.
+//! `--from`: recorded figures as tables of a page, as charts, and under `--check`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Recorded by `--quick --backend memory --json`, and shortened.
+/// Recorded by `--backend memory --json`, and shortened; the spreads and 64 tasks are made up.
 const FIGURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/figures.json");
 
-fn tables(page: &Path) -> Output {
+fn bench(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_syncguard-bench"))
-        .args(["--from", FIGURES, "--tables"])
-        .arg(page)
+        .args(arguments)
         .output()
         .unwrap()
+}
+
+fn tables(page: &Path) -> Output {
+    bench(&["--from", FIGURES, "--tables", page.to_str().unwrap()])
 }
 
 fn page(folder: &Path, text: &str) -> PathBuf {
@@ -41,23 +44,35 @@ fn the_tables_between_the_markers_are_replaced_and_nothing_else() {
     let cells =
         |row: &str| -> Vec<String> { row.split('|').map(|cell| cell.trim().to_owned()).collect() };
     let row = |name: &str| rows.iter().map(|row| cells(row)).find(|row| row[1] == name);
-    let extend = ["", "extend", "16", "107981", "1.74", "3.24", "1.03"];
+    let extend = [
+        "",
+        "extend",
+        "1",
+        "107981 (3 %)",
+        "1.74 (2 %)",
+        "3.24 (18 %)",
+        "1.03 (3 %)",
+    ];
     assert_eq!(row("extend").unwrap()[..7], extend);
     let hand_over = row("hand-over in one process").unwrap();
     assert_eq!(
         hand_over[2..8],
         [
-            "319",
+            "319 (5 %)",
             "sections/s",
             "one alone",
-            "413",
-            "0.77",
+            "413 (4 %)",
+            "0.77 (3 %)",
             "≥ 0.95 **missed**"
         ]
     );
     assert_eq!(row("wait in four handles, p99").unwrap()[7], "≤ 4.00");
-    assert_eq!(row("in one process").unwrap()[2..4], ["319", "33.5"]);
-    assert!(within.contains("medians of 1 runs of 50 ms"), "{within}");
+    assert_eq!(row("memory of a lock").unwrap()[2], "254", "of one run");
+    assert_eq!(
+        row("in one process").unwrap()[2..4],
+        ["319 (1 %)", "33.5 (1 %)"]
+    );
+    assert!(within.contains("medians of 5 runs of 50 ms"), "{within}");
 
     assert!(tables(&page).status.success());
     assert_eq!(
@@ -65,6 +80,88 @@ fn the_tables_between_the_markers_are_replaced_and_nothing_else() {
         once,
         "a second run changes nothing"
     );
+}
+
+#[test]
+fn what_was_disturbed_says_so_in_place_of_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = page(folder.path(), "<!-- bench: memory -->\n<!-- /bench -->\n");
+    assert!(tables(&page).status.success());
+    let page = std::fs::read_to_string(&page).unwrap();
+    let row = |begin: &str| {
+        let row = page.lines().find(|line| line.starts_with(begin)).unwrap();
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        cells.join("|")
+    };
+    assert_eq!(
+        row("| wait in one process, p99"),
+        "|wait in one process, p99|disturbed|ms|a fair share|disturbed|disturbed (41 %)|≤ 1.50|"
+    );
+    assert_eq!(
+        row("| extend              |    64"),
+        "|extend|64|disturbed|disturbed|disturbed|disturbed|||||"
+    );
+    // Both sides were slowed down, and their ratio was not.
+    let pair = row("| acquire and release |    16");
+    assert!(
+        pair.starts_with("|acquire and release|16|24119 (21 %)|"),
+        "{pair}"
+    );
+    assert!(pair.ends_with("|0.35 (3 %)|"), "{pair}");
+}
+
+#[test]
+fn a_chart_has_no_point_where_it_was_disturbed_and_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let charts = folder.path().to_str().unwrap();
+    assert!(
+        bench(&["--from", FIGURES, "--charts", charts])
+            .status
+            .success()
+    );
+    let chart = std::fs::read_to_string(folder.path().join("memory-extend-rate.svg")).unwrap();
+    assert!(chart.contains("(disturbed: 64 tasks)"), "{chart}");
+    assert_eq!(chart.matches("<circle").count(), 2, "{chart}");
+}
+
+#[test]
+fn a_check_names_what_it_cannot_judge_and_fails() {
+    let checked = bench(&["--from", FIGURES, "--check"]);
+    let (printed, told) = (checked.stdout, String::from_utf8_lossy(&checked.stderr));
+    assert!(!checked.status.success());
+    let printed = String::from_utf8_lossy(&printed);
+    assert!(
+        printed.contains("targets: 2 met, 1 missed, 1 disturbed"),
+        "{printed}"
+    );
+    let disturbed = "memory: wait in one process, p99, beside a fair share: disturbed (41 %)";
+    assert!(told.contains(disturbed), "{told}");
+    assert!(
+        told.contains("hand-over in one process, beside one alone: 0.77"),
+        "{told}"
+    );
+    assert!(told.contains("the machine was not idle"), "{told}");
+
+    // Nothing is missed, and one target is neither met nor missed.
+    let folder = tempfile::tempdir().unwrap();
+    let changed = |from: &str, to: &str| {
+        let text = std::fs::read_to_string(FIGURES).unwrap();
+        assert!(text.contains(from));
+        let file = folder.path().join("figures.json");
+        std::fs::write(&file, text.replace(from, to)).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let none_missed = changed(r#""at_least": 0.95"#, r#""at_least": 0.75"#);
+    let checked = bench(&["--from", &none_missed, "--check"]);
+    assert!(!checked.status.success(), "{checked:?}");
+    assert!(bench(&["--from", &none_missed]).status.success());
+
+    // All runs were quiet, and one target is missed.
+    let quiet = changed(r#""spread": 0.41"#, r#""spread": 0.14"#);
+    let checked = bench(&["--from", &quiet, "--check"]);
+    assert!(!checked.status.success(), "{checked:?}");
+    let told = String::from_utf8_lossy(&checked.stderr);
+    assert!(!told.contains("not idle"), "{told}");
 }
 
 #[test]
