@@ -70,6 +70,7 @@ mod cleanup;
 mod connect;
 mod error;
 mod list;
+mod lua;
 mod names;
 mod options;
 mod preflight;

@@ -8,6 +8,7 @@ use syncguard_core::backend::{Grant, TIME_TOLERANCE_MS, is_live};
 use syncguard_core::{Fence, LockError, LockId, LockInfoDebug, LockKey};
 
 use crate::error::NOT_A_LOCK;
+use crate::lua::{BEFORE_EXPIRY, BEFORE_ID, MAX_MS};
 
 /// A stored value and the server's time when it was read.
 #[derive(Debug)]
@@ -31,10 +32,6 @@ struct Record<'a> {
     fence: Cow<'a, str>,
 }
 
-/// The greatest time that is accepted, in ms before or after 1970: doubles skip integers beyond it. The
-/// scripts have the same limit.
-pub(crate) const MAX_MS: i64 = 1 << 53;
-
 /// A time as any tool may write it: `1795862479500`, `1795862479500.0` or `1.7958624795e12`. Fractions of a
 /// millisecond are dropped.
 fn milliseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
@@ -50,7 +47,7 @@ fn milliseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Er
 
 /// JSON prefix of a lock with this id: everything before the expiry.
 pub(crate) fn head(id: &LockId) -> String {
-    format!(r#"{{"lockId":"{}","expiresAtMs":"#, id.as_str())
+    format!("{BEFORE_ID}{}{BEFORE_EXPIRY}", id.as_str())
 }
 
 /// JSON suffix of a lock on this key, up to the fence: from the end of `acquiredAtMs`.

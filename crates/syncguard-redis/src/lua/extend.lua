@@ -2,31 +2,30 @@
 --
 -- KEYS: the index of the id
 -- ARGV: one string: JSON prefix of a lock of the id, TTL in ms
--- Returns the expiry; 0 if another id holds the key; -1 if there is no index; -2 if the lock had expired;
--- -3 if the value is not a lock; -5 if the index exists and the lock does not.
+-- Returns the expiry, OTHER_OWNER, NO_INDEX, EXPIRED, NOT_A_LOCK or NO_LOCK.
 
 local call, index = redis.call, KEYS[1]
 local key = call('GET', index)
 if not key then
-  return -1
+  return NO_INDEX
 end
 local value = call('GET', key)
 if not value then
-  return -5
+  return NO_LOCK
 end
-local time, head = call('TIME'), ARGV[1]:sub(1, 49)
+local time, head = call('TIME'), ARGV[1]:sub(1, EXPIRY_FIRST - 1)
 --- lock.lua
 -- An index can outlive its lock: only the stored lock says who owns it.
 if not owned then
-  return 0
+  return OTHER_OWNER
 end
 if not live then
   call('DEL', key, index)
-  return -2
+  return EXPIRED
 end
 
 local ms = time[2] / 1000
-local renewed = time[1] * 1000 + ms - ms % 1 + ARGV[1]:sub(50)
+local renewed = time[1] * 1000 + ms - ms % 1 + ARGV[1]:sub(EXPIRY_FIRST)
 -- In two parts, as in acquire.lua.
 local low = renewed % 1000000
 local ends = string.format('%d%06d', (renewed - low) / 1000000, low)
@@ -34,8 +33,8 @@ if lock then
   lock.expiresAtMs = renewed
   value = cjson.encode(lock)
 else
-  -- The expiry keeps its place and its length, 13 digits.
-  value = head .. ends .. value:sub(63)
+  -- The expiry keeps its place and its length.
+  value = head .. ends .. value:sub(EXPIRY_LAST + 1)
 end
 -- PEXPIREAT first, so that full memory ends no lease: when memory is full, Redis refuses only the first
 -- write of a script, and never PEXPIREAT. All other refusals (READONLY, MISCONF, NOREPLICAS) hit the first

@@ -2,8 +2,8 @@
 --
 -- KEYS: those of each operation, one after the other
 -- ARGV: a letter for each operation, in one string; then the argument of each
--- Returns the reply of each; in place of the reply of one that failed, '-' and the error. Redis would turn
--- an error between the replies into one of the whole script.
+-- Returns the reply of each; in place of the reply of one that failed, ERROR_MARK and the error. Redis would
+-- turn an error between the replies into one of the whole script.
 
 local letters, replies, first = ARGV[1], {}, 1
 for i = 1, #letters do
@@ -14,7 +14,7 @@ for i = 1, #letters do
   else
     -- Redis 7.0 has a text here, others a table. Redis 6 begins it with a place in the script.
     local message = type(reply) == 'table' and reply.err or reply
-    replies[i] = (message:find('^%u%u%u') and '-' or '-ERR Error running script: ') .. message
+    replies[i] = ERROR_MARK .. (message:find('^%u%u%u') and '' or 'ERR Error running script: ') .. message
   end
   first = first + operation.keys
 end

@@ -2,23 +2,22 @@
 --
 -- KEYS: the index of the id
 -- ARGV: JSON prefix of a lock of the id
--- Returns 1; 0 if another id holds the key; -1 if there is no index; -2 if the lock had expired; -3 if the
--- value is not a lock; -5 if the index exists and the lock does not.
+-- Returns RELEASED, OTHER_OWNER, NO_INDEX, EXPIRED, NOT_A_LOCK or NO_LOCK.
 
 local call, index, head = redis.call, KEYS[1], ARGV[1]
 local key = call('GET', index)
 if not key then
-  return -1
+  return NO_INDEX
 end
 local value = call('GET', key)
 if not value then
-  return -5
+  return NO_LOCK
 end
 local time = call('TIME')
 --- lock.lua
 -- An index can outlive its lock: only the stored lock says who owns it.
 if not owned then
-  return 0
+  return OTHER_OWNER
 end
 call('DEL', key, index)
-return live and 1 or -2
+return live and RELEASED or EXPIRED

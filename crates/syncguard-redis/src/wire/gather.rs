@@ -10,6 +10,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::CommandError;
+use crate::lua::ERROR_MARK;
 use crate::wire::script::{GATHERED, Part, Script};
 
 /// How many calls may be in flight on a connection before operations wait and share a call. With fewer,
@@ -322,7 +323,7 @@ impl Batch {
 /// `gathered.lua` replies with a text for an error.
 fn own_reply(reply: Value) -> Reply {
     let error = match &reply {
-        Value::String(text) => text.strip_prefix('-').map(str::to_owned),
+        Value::String(text) => text.strip_prefix(ERROR_MARK).map(str::to_owned),
         _ => None,
     };
     error.map_or(Ok(reply), |error| {

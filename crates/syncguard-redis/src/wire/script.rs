@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use fred::bytes_utils::Str;
 use fred::types::Value;
-use syncguard_core::backend::{
-    AcquireResult, FENCE_MAX, FailureReason, TIME_TOLERANCE_MS, redis_server_time_ms,
-};
+use syncguard_core::backend::{AcquireResult, FailureReason, redis_server_time_ms};
 use syncguard_core::{ErrorCode, ExtendResult, Fence, LockError, LockId, ReleaseResult};
 
-use crate::record::{self, MAX_MS, Reading, not_a_lock};
+use crate::lua::{
+    EXPIRED, FENCE_EXHAUSTED, NO_INDEX, NO_LOCK, NOT_A_LOCK, OTHER_OWNER, RELEASED, filled,
+};
+use crate::record::{self, Reading, not_a_lock};
 
 pub(crate) static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::writing(include_str!("../lua/acquire.lua")).in_gathered('a', 3));
@@ -50,25 +51,18 @@ pub(crate) struct Part {
 }
 
 impl Script {
-    /// Inserts `lock.lua`, which judges stored locks, where the script's text says so.
-    ///
-    /// The limits and `lock.lua` are part of the script's text. As arguments and as a function, Redis would
-    /// convert and create them at every call.
     fn writing(text: &str) -> Self {
-        let limits = format!(
-            "local TOLERANCE_MS, FENCE_MAX, MAX_MS = {TIME_TOLERANCE_MS}, {FENCE_MAX}, {MAX_MS}\n"
-        );
-        let judging = text.replace("--- lock.lua\n", include_str!("../lua/lock.lua"));
         Self {
             writes: true,
-            ..Self::reading(&(limits + &judging))
+            ..Self::reading(text)
         }
     }
 
     fn reading(text: &str) -> Self {
+        let source = filled(text);
         Self {
-            source: text.into(),
-            digest: fred::util::sha1_hash(text).into(),
+            digest: fred::util::sha1_hash(&source).into(),
+            source: source.into(),
             writes: false,
             part: None,
         }
@@ -92,11 +86,7 @@ impl Script {
                 );
             }
         }
-        text += include_str!("../lua/gathered.lua");
-        Self {
-            writes: true,
-            ..Self::reading(&text)
-        }
+        Self::writing(&(text + include_str!("../lua/gathered.lua")))
     }
 }
 
@@ -104,8 +94,8 @@ impl Script {
 pub(crate) fn acquired(reply: Value, id: &LockId) -> Result<AcquireResult, LockError> {
     match reply {
         Value::Integer(left @ 0..) => Ok(locked_for_ms(left)),
-        Value::Integer(-3) => Err(not_a_lock()),
-        Value::Integer(-4) => Err(Fence::exhausted()),
+        Value::Integer(NOT_A_LOCK) => Err(not_a_lock()),
+        Value::Integer(FENCE_EXHAUSTED) => Err(Fence::exhausted()),
         Value::String(value) => record::grant(&value)
             .ok()
             .filter(|grant| grant.lock_id == *id)
@@ -124,7 +114,7 @@ fn locked_for_ms(left: i64) -> AcquireResult {
 /// Reads the reply of `release.lua`.
 pub(crate) fn released(reply: &Value, clustered: bool) -> Result<ReleaseResult, LockError> {
     match reply {
-        Value::Integer(1) => Ok(ReleaseResult::Released),
+        Value::Integer(RELEASED) => Ok(ReleaseResult::Released),
         other => Ok(ReleaseResult::not_held(Some(not_held(other, clustered)?))),
     }
 }
@@ -140,15 +130,14 @@ pub(crate) fn extended(reply: &Value, clustered: bool) -> Result<ExtendResult, L
 fn not_held(reply: &Value, clustered: bool) -> Result<FailureReason, LockError> {
     match reply {
         // A cluster moves the keys of a slot one by one: the lock may still be where the index was.
-        Value::Integer(-5) if clustered => Err(LockError::new(
+        Value::Integer(NO_LOCK) if clustered => Err(LockError::new(
             ErrorCode::ServiceUnavailable,
             "the lock id's index exists but its lock does not; the slot may be moving to another node",
         )
         .with_outcome_unknown()),
-        Value::Integer(-5) => Ok(FailureReason::NotFound),
-        Value::Integer(0 | -1) => Ok(FailureReason::NotFound),
-        Value::Integer(-2) => Ok(FailureReason::Expired),
-        Value::Integer(-3) => Err(not_a_lock()),
+        Value::Integer(OTHER_OWNER | NO_INDEX | NO_LOCK) => Ok(FailureReason::NotFound),
+        Value::Integer(EXPIRED) => Ok(FailureReason::Expired),
+        Value::Integer(NOT_A_LOCK) => Err(not_a_lock()),
         _ => Err(unexpected_write()),
     }
 }
@@ -195,6 +184,26 @@ mod tests {
     }
 
     #[test]
+    fn no_script_keeps_a_name_that_has_no_value() {
+        let scripts = [&ACQUIRE, &GATHERED, &CLEANUP, &LIST, &RIGHTS];
+        for script in scripts {
+            let code = script
+                .source
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("--") && !line.starts_with("#!"));
+            for line in code {
+                let outside_quotes = line.split('\'').step_by(2);
+                let words = outside_quotes
+                    .flat_map(|code| code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+                for word in words.filter(|word| word.starts_with(|c: char| c.is_ascii_uppercase()))
+                {
+                    assert!(["KEYS", "ARGV"].contains(&word), "{word} in {line}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_reply_that_no_script_gives_is_an_error_of_unknown_outcome() {
         let strange = [
             Value::Null,
@@ -232,7 +241,7 @@ mod tests {
 
     #[test]
     fn an_index_without_its_lock_is_not_held_unless_a_slot_may_be_moving() {
-        let reply = Value::Integer(-5);
+        let reply = Value::Integer(NO_LOCK);
         let reason = Some(FailureReason::NotFound);
         assert_eq!(
             released(&reply, false).unwrap(),
@@ -253,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_used_up_counter_is_internal_and_certainly_not_granted() {
-        let error = acquired_for_id(Value::Integer(-4)).unwrap_err();
+        let error = acquired_for_id(Value::Integer(FENCE_EXHAUSTED)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::Internal);
         assert!(!error.outcome_unknown());
     }

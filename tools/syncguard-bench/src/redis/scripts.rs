@@ -1,13 +1,17 @@
 //! The scripts that are sent without a client of ours, and their keys and arguments.
 
 use redis::{Cmd, Script, cmd};
-use syncguard_core::backend::{FENCE_MAX, TIME_TOLERANCE_MS};
+use syncguard_core::backend::TIME_TOLERANCE_MS;
 
 use crate::workload::TTL;
 
+#[path = "../../../../crates/syncguard-redis/src/lua.rs"]
+mod lua;
+
 macro_rules! ours {
     ($file:literal) => {
-        include_str!(concat!("ours/", $file))
+        // As the backend does it. `Limit` fails if the server knows no such script.
+        Script::new(&lua::filled(include_str!(concat!("ours/", $file))))
     };
 }
 
@@ -51,20 +55,11 @@ impl Call {
 }
 
 pub(crate) fn script(flavour: Flavour, call: Call) -> Script {
-    let judging = |body: &str| {
-        // As the backend does it. `Limit` fails if the server knows no such script.
-        let limits = format!(
-            "local TOLERANCE_MS, FENCE_MAX, MAX_MS = {TIME_TOLERANCE_MS}, {FENCE_MAX}, {}\n",
-            1_i64 << 53
-        );
-        let body = body.replace("--- lock.lua\n", ours!("lock.lua"));
-        Script::new(&(limits + &body))
-    };
     match (flavour, call) {
-        (Flavour::Ours, Call::Acquire | Call::Refusal) => judging(ours!("acquire.lua")),
-        (Flavour::Ours, Call::Release) => judging(ours!("release.lua")),
-        (Flavour::Ours, Call::Extend) => judging(ours!("extend.lua")),
-        (Flavour::Ours, Call::Lookup) => Script::new(ours!("read_id.lua")),
+        (Flavour::Ours, Call::Acquire | Call::Refusal) => ours!("acquire.lua"),
+        (Flavour::Ours, Call::Release) => ours!("release.lua"),
+        (Flavour::Ours, Call::Extend) => ours!("extend.lua"),
+        (Flavour::Ours, Call::Lookup) => ours!("read_id.lua"),
         (Flavour::Literal, Call::Acquire | Call::Refusal) => {
             Script::new(include_str!("literal/acquire.lua"))
         }
@@ -109,7 +104,7 @@ impl Names {
             Call::Acquire | Call::Refusal => vec![self.lock(), self.index(), self.fence()],
             Call::Extend | Call::Lookup | Call::Release => vec![self.index()],
         };
-        let head = format!(r#"{{"lockId":"{id}","expiresAtMs":"#);
+        let head = format!("{}{id}{}", lua::BEFORE_ID, lua::BEFORE_EXPIRY);
         let arguments = match (flavour, call) {
             (Flavour::Ours, Call::Acquire | Call::Refusal) => {
                 vec![format!(r#"{head}{ttl},"key":"{}","fence":""#, self.key)]

@@ -1,1 +1,0 @@
-../../../../../crates/syncguard-redis/src/lua/release.lua
