@@ -13,7 +13,8 @@ pub enum ErrorCode {
     ServiceUnavailable,
     /// Credentials are wrong or a permission is missing. Retrying will not help; fix the configuration.
     AuthFailed,
-    /// A key, id, duration, option or stored value is invalid. Fix the call.
+    /// A key, id, duration or option is invalid; on some stores also a stored value. Fix the call, or the program
+    /// that wrote the value.
     InvalidArgument,
     /// The store is out of memory, connections or quota. Back off.
     RateLimited,
@@ -24,7 +25,8 @@ pub enum ErrorCode {
     AcquisitionTimeout,
     /// The caller's token was cancelled.
     Aborted,
-    /// A condition that should not occur, such as an exhausted fence counter.
+    /// A condition that should not occur, such as an exhausted fence counter; on some stores also a row that
+    /// another program wrote.
     Internal,
     /// The lease ended while a section with auto-extension ran: it could not be renewed, or reached
     /// `max_hold`.
