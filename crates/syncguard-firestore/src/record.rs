@@ -33,7 +33,7 @@ impl Version {
         let written = document.update_time;
         written
             .map(|time| Self(ConditionType::UpdateTime(time)))
-            .ok_or_else(|| malformed("its update time"))
+            .ok_or_else(|| malformed("update_time"))
     }
 
     fn condition(self) -> Option<Precondition> {
