@@ -34,6 +34,7 @@ pub use crate::backend::throttle::{CLEANUP_GUARD_MS, Throttle};
 pub use crate::backend::watch::{Watch, WatchKey};
 pub use crate::backend::watchers::{Watcher, Watchers};
 pub use crate::clock::monotonic_now;
+pub use crate::error::Redacted;
 pub use crate::fence::{FENCE_DIGITS, FENCE_MAX, FENCE_WARN, FenceToken, NoFence, format_fence};
 pub use crate::key::MAX_KEY_LENGTH_BYTES;
 pub use crate::lock_id::LOCK_ID_LENGTH;

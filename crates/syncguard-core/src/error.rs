@@ -10,8 +10,10 @@ use std::time::Duration;
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
 mod code;
+mod redact;
 
 pub use self::code::{ErrorCode, Operation};
+pub use self::redact::Redacted;
 use crate::{LockId, LockKey};
 
 /// How a wait for a contended key went.
@@ -185,34 +187,19 @@ impl LockError {
         )
     }
 
-    /// A driver may quote the identifiers of a call, as they are or escaped. Such an error must not be
-    /// shown. (An error that contains a key by chance, as an ordinary word, is not shown either.)
+    /// A driver may quote the identifiers of a call.
     fn redact_source(&mut self) {
         let Some(source) = &self.0.source else {
             return;
         };
-        let identifiers: Vec<String> = [
+        let identifiers = [
             self.0.key.as_ref().map(LockKey::as_str),
             self.0.lock_id.as_ref().map(LockId::as_str),
-        ]
-        .into_iter()
-        .flatten()
-        .flat_map(|raw| {
-            // `Debug` of a text that contains it escapes fewer quotes than `escape_debug`, and more
-            // combining marks.
-            let debug = format!("{raw:?}").trim_matches('"').to_owned();
-            let escaped = raw.escape_debug().to_string();
-            [raw.to_owned(), escaped, debug, json_escaped(raw)]
-        })
-        .collect();
-        let quotes = |text: &str| identifiers.iter().any(|raw| is_quoted(raw, text));
-        let mut link: Option<&(dyn Error + 'static)> = Some(source.as_ref());
-        while let Some(error) = link {
-            if quotes(&error.to_string()) || quotes(&format!("{error:?}")) {
-                self.0.source = Some(Arc::new(Redacted));
-                return;
-            }
-            link = error.source();
+        ];
+        let mut identifiers = identifiers.into_iter().flatten();
+        if identifiers.any(|raw| redact::quotes(source.as_ref(), raw)) {
+            let shown = "driver error redacted: its text quotes the key or the lock id";
+            self.0.source = Some(Arc::new(Redacted::of(Arc::clone(source), shown)));
         }
     }
 }
@@ -301,59 +288,6 @@ impl From<Infallible> for LockError {
     }
 }
 
-/// Whether `text` shows the identifier.
-///
-/// A few letters occur inside ordinary words and reveal nothing there. So a short key counts only as a
-/// whole word, or as the end of a word that has `\` or `%`: that may be an escape, as in `\nkey` or
-/// `%20key`.
-fn is_quoted(raw: &str, text: &str) -> bool {
-    const SHORT: usize = 3;
-    let is_in_word = |character: char| character.is_ascii_alphanumeric();
-    if raw.len() > SHORT || !raw.chars().all(is_in_word) {
-        return text.contains(raw);
-    }
-    let mut may_be_escape = false;
-    text.split_inclusive(|character| !is_in_word(character))
-        .any(|part| {
-            let word = part.trim_end_matches(|character| !is_in_word(character));
-            let found = word == raw || may_be_escape && word.ends_with(raw);
-            may_be_escape = part.ends_with(['\\', '%']);
-            found
-        })
-}
-
-/// The text as in JSON. It escapes control characters in another way than Rust.
-fn json_escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => escaped.extend(['\\', character]),
-            '\u{8}' => escaped.push_str("\\b"),
-            '\t' => escaped.push_str("\\t"),
-            '\n' => escaped.push_str("\\n"),
-            '\u{c}' => escaped.push_str("\\f"),
-            '\r' => escaped.push_str("\\r"),
-            '\0'..='\u{1f}' => {
-                escaped.push_str(&format!("\\u{:04x}", u32::from(character)));
-            }
-            _ => escaped.push(character),
-        }
-    }
-    escaped
-}
-
-/// Replaces a driver's error whose text quotes a key or a lock id.
-#[derive(Debug)]
-struct Redacted;
-
-impl fmt::Display for Redacted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("driver error redacted: its text quotes the key or the lock id")
-    }
-}
-
-impl Error for Redacted {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -378,8 +312,10 @@ mod tests {
             .with_key(&key)
             .with_source(quoting());
         for error in [first, last] {
-            assert!(error.source().unwrap().downcast_ref::<Redacted>().is_some());
-            assert!(!format!("{error} {error:?}").contains("secret"));
+            let redacted: &Redacted = error.source().unwrap().downcast_ref().unwrap();
+            assert!(!format!("{error:#} {error:?}").contains("secret"));
+            let unredacted: &Driver = redacted.get_ref().downcast_ref().unwrap();
+            assert_eq!(unredacted.0, quoting().0);
         }
     }
 
@@ -436,7 +372,7 @@ mod tests {
         let key = LockKey::new("customer:secret").unwrap();
         for error in [refused().with_key(&key), wait.with_key(&key)] {
             let shown = format!("{error:#}");
-            assert!(shown.ends_with(&Redacted.to_string()), "{shown}");
+            assert!(shown.ends_with("quotes the key or the lock id"), "{shown}");
             assert!(!shown.contains("secret"), "{shown}");
         }
     }

@@ -1,6 +1,8 @@
 //! Maps Firestore's errors to [`LockError`]s.
 
 use std::error::Error;
+use std::io;
+use std::sync::Arc;
 
 use gcloud_sdk::error::ErrorKind;
 use gcloud_sdk::google::rpc;
@@ -116,7 +118,7 @@ pub(crate) fn of_connecting(error: &gcloud_sdk::error::Error) -> LockError {
         true => NO_CREDENTIALS,
         false => "cannot connect to Firestore",
     };
-    LockError::new(code, message).with_source(Cause(cause))
+    LockError::new(code, message).with_source(io::Error::other(cause))
 }
 
 /// The status of a request that was not sent, because the deadline of its operation had passed.
@@ -142,7 +144,7 @@ pub(crate) fn channel_ended() -> Status {
 
 fn unsent(code: Code, reason: NotSent) -> Status {
     let mut status = Status::new(code, reason.0);
-    status.set_source(std::sync::Arc::new(reason));
+    status.set_source(Arc::new(reason));
     status
 }
 
@@ -289,7 +291,7 @@ fn presentable(status: &Status) -> Status {
     if let Some(source) = status.source() {
         // Errors of the transport and of credentials name no document. Their text includes that of
         // their own sources.
-        shown.set_source(std::sync::Arc::new(Cause(chain(source))));
+        shown.set_source(Arc::new(io::Error::other(chain(source))));
     }
     shown
 }
@@ -307,17 +309,6 @@ impl std::fmt::Display for NotSent {
 impl Error for NotSent {}
 
 /// The text of an error and its sources.
-#[derive(Debug)]
-struct Cause(String);
-
-impl std::fmt::Display for Cause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for Cause {}
-
 fn chain(error: &(dyn Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| (*error).source());
     causes
@@ -377,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_broken_connection_is_no_internal_error() {
-        let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let broken = io::Error::from(io::ErrorKind::ConnectionReset);
         let status = Status::from_error(Box::new(broken));
         assert_eq!(status.code(), Code::Unknown);
         assert_eq!(of_commit(&status).code(), ErrorCode::ServiceUnavailable);
@@ -423,7 +414,7 @@ mod tests {
     fn an_error_of_the_transport_settles_nothing_whatever_its_code() {
         for code in (1..17).map(Code::from_i32) {
             let mut status = Status::new(code, "h2 protocol error");
-            status.set_source(std::sync::Arc::new(std::io::Error::other("calm down")));
+            status.set_source(Arc::new(io::Error::other("calm down")));
             let error = of_commit(&status);
             assert!(error.outcome_unknown() && !state_moved(&status), "{code:?}");
             assert!(error.is_retryable(), "{error:?}");

@@ -1,11 +1,11 @@
 //! Maps the errors of sqlx and the server to [`LockError`]s.
 
-use std::error::Error;
-use std::fmt;
+use std::error::Error as _;
 use std::io;
 
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;
+use syncguard_core::backend::Redacted;
 use syncguard_core::{ErrorCode, LockError};
 
 const POOLER: &str = "a prepared statement is missing on the server connection; \
@@ -77,8 +77,8 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
         _ => (ErrorCode::Internal, "the database driver failed", true),
     };
     let mapped = LockError::new(code, message);
-    let mapped = match Quoted::of(&error) {
-        Some(quoted) => mapped.with_source(quoted),
+    let mapped = match without_row(&error) {
+        Some(shown) => mapped.with_source(Redacted::new(error, shown)),
         None => mapped.with_source(error),
     };
     if unknown && stage == Stage::Writing {
@@ -136,12 +136,11 @@ pub(crate) fn is_of_state(error: &LockError, states: &[&str]) -> bool {
     let Some(source) = error.source() else {
         return false;
     };
-    match source.downcast_ref::<Quoted>() {
-        Some(quoted) => states.contains(&quoted.state.as_str()),
-        None => source
-            .downcast_ref()
-            .is_some_and(|error| has_state(error, states)),
-    }
+    let driver = match source.downcast_ref::<Redacted>() {
+        Some(redacted) => redacted.get_ref().downcast_ref(),
+        None => source.downcast_ref(),
+    };
+    driver.is_some_and(|error| has_state(error, states))
 }
 
 /// The code and message of a SQLSTATE. An exact match comes before that of its class.
@@ -199,42 +198,22 @@ fn is_outcome_unknown(state: &str) -> bool {
     lost || state.len() != STATE_LENGTH
 }
 
-/// Replaces a server's error that quotes a row: the row can hold a key that nobody redacts.
-struct Quoted {
-    state: String,
-    constraint: Option<String>,
-}
-
-impl Quoted {
-    fn of(error: &sqlx::Error) -> Option<Self> {
-        let error = error
-            .as_database_error()?
-            .try_downcast_ref::<PgDatabaseError>()?;
-        let quotes = error.detail().is_some() || error.r#where().is_some();
-        quotes.then(|| Self {
-            state: error.code().to_owned(),
-            constraint: error.constraint().map(str::to_owned),
-        })
+/// What to show instead of a server's error that quotes a row: the row can hold a key that the operation does
+/// not know.
+fn without_row(error: &sqlx::Error) -> Option<String> {
+    let error = error
+        .as_database_error()?
+        .try_downcast_ref::<PgDatabaseError>()?;
+    if error.detail().is_none() && error.r#where().is_none() {
+        return None;
     }
+    let of_constraint = error.constraint().map(|name| format!(" of {name}"));
+    Some(format!(
+        "SQLSTATE {}{}; the rest is redacted, it quotes a row",
+        error.code(),
+        of_constraint.unwrap_or_default()
+    ))
 }
-
-impl fmt::Display for Quoted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SQLSTATE {}", self.state)?;
-        if let Some(constraint) = &self.constraint {
-            write!(f, " of {constraint}")?;
-        }
-        f.write_str("; the rest is redacted, it quotes a row")
-    }
-}
-
-impl fmt::Debug for Quoted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl Error for Quoted {}
 
 #[cfg(test)]
 mod tests {

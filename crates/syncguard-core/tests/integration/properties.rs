@@ -216,6 +216,8 @@ proptest! {
         before in "(.*[^a-zA-Z0-9])?", after in "([^a-zA-Z0-9].*)?",
     ) {
         let Ok(parsed) = LockKey::new(&key) else { return Ok(()) };
+        // `Debug` shows the end of a quoted word so.
+        prop_assume!(!(before.ends_with('\\') && key.starts_with('"')));
         let text = format!("{before}{}{after}", parsed.as_str());
         prop_assert!(!keeps(&key, Driver(text.clone())));
         prop_assert!(!keeps(&key, Terse(text)));
@@ -228,6 +230,14 @@ proptest! {
     ) {
         let text = format!("{before}{escape}{key}");
         prop_assert!(!keeps(&key, Driver(text)));
+    }
+
+    #[test]
+    fn a_short_key_of_signs_in_ordinary_text_redacts_nothing(
+        key in r#"["'.,:=-]"#, word in "[a-z]{1,5}",
+    ) {
+        let text = format!("{word}, \"{word}\" '{word}' {word}.{word}={word}: {word}-{word}");
+        prop_assert!(keeps(&key, Driver(text)));
     }
 
     #[test]

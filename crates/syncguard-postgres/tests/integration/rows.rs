@@ -1,8 +1,9 @@
 //! What the operations leave in the tables, and in the session.
 
+use std::error::Error as _;
 use std::time::Duration;
 
-use syncguard_core::backend::FENCE_MAX;
+use syncguard_core::backend::{FENCE_MAX, Redacted};
 use syncguard_core::{ErrorCode, Ttl};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
 
@@ -63,6 +64,24 @@ async fn a_replayed_acquire_gives_the_same_grant() {
     assert!(!first.is_locked());
     assert_eq!(first, again);
     assert_eq!(fixture.number("SELECT fence FROM {fences}").await, 1);
+}
+
+/// The server quotes the row whose id is in use.
+#[tokio::test]
+async fn an_error_that_quotes_a_row_is_shown_without_the_row() {
+    let fixture = Fixture::new().await;
+    let (first, second, id) = (key("first"), key("second"), id());
+    let granted = fixture.backend.acquire(&first, &id, ttl(60_000)).await;
+    assert!(!granted.unwrap().is_locked());
+    let refused = fixture.backend.acquire(&second, &id, ttl(60_000)).await;
+    let error = refused.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArgument);
+    let shown = format!("{error:#} {error:?}");
+    assert!(shown.contains("SQLSTATE 23505 of "), "{shown}");
+    assert!(!shown.contains(id.as_str()), "{shown}");
+    let redacted: &Redacted = error.source().unwrap().downcast_ref().unwrap();
+    let driver = redacted.get_ref().downcast_ref::<sqlx::Error>().unwrap();
+    assert!(format!("{driver:?}").contains(id.as_str()));
 }
 
 #[tokio::test]
