@@ -3,6 +3,8 @@
 //! `docs/command.md` is its manual. `syncguard-core` implements the locks. This crate has the command line,
 //! the process that runs under the lock, and the output.
 
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod args;
 mod commands;
 mod doctor;

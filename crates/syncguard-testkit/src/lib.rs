@@ -20,6 +20,8 @@
 //! the shared one ([`shared_redis_url`] and its like); a test that stops, pauses or reconfigures a
 //! server starts its own.
 
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod certificates;
 mod command_server;
 mod faults;
