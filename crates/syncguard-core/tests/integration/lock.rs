@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use syncguard_core::observe::{Operation, ReleaseFailure, ReleaseStage};
-use syncguard_core::{Backoff, CancellationToken, ErrorCode, Jitter, LockOptions, Locks, hash_key};
+use syncguard_core::{
+    Backoff, CancellationToken, ErrorCode, Jitter, LockError, LockGuard, LockOptions, Locks,
+    hash_key,
+};
 use syncguard_memory::{ManualClock, MemoryBackend};
 use tokio::time::Instant;
 
@@ -18,6 +21,20 @@ fn quick() -> LockOptions {
     LockOptions::new()
         .retry_delay(Duration::from_millis(1))
         .backoff(Backoff::Fixed)
+}
+
+/// Locks whose key `k` is held for a day.
+async fn held() -> (Locks, LockGuard) {
+    let locks = Locks::new(MemoryBackend::default());
+    let holder = locks.try_lock("k").ttl(MINUTE * 60 * 24);
+    let holder = holder.await.unwrap().unwrap();
+    (locks, holder)
+}
+
+/// The error of a wait for `k`.
+async fn refused(locks: &Locks, options: &LockOptions) -> LockError {
+    let section = locks.lock("k").options(options).run(async |_| ());
+    section.await.unwrap_err()
 }
 
 #[tokio::test]
@@ -41,8 +58,7 @@ async fn runs_the_section_under_the_lock_and_frees_the_key() {
 
 #[tokio::test(start_paused = true)]
 async fn waits_for_the_holder() {
-    let locks = Locks::new(MemoryBackend::default());
-    let holder = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
+    let (locks, holder) = held().await;
     let releaser = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(700)).await;
         holder.release().await
@@ -59,12 +75,7 @@ async fn a_timed_out_wait_says_how_often_how_long_and_why() {
     let _holder = elsewhere.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
     let (started, timeout) = (Instant::now(), Duration::from_secs(2));
     let options = LockOptions::new().timeout(timeout).max_retries(1_000);
-    let error = locks
-        .lock("k")
-        .options(&options)
-        .run(async |_| unreachable!())
-        .await
-        .unwrap_err();
+    let error = refused(&locks, &options).await;
 
     assert_eq!(error.code(), ErrorCode::AcquisitionTimeout);
     let wait = error.wait().unwrap();
@@ -89,14 +100,8 @@ async fn a_timed_out_wait_says_how_often_how_long_and_why() {
 
 #[tokio::test(start_paused = true)]
 async fn the_retries_may_run_out_first() {
-    let locks = Locks::new(MemoryBackend::default());
-    let _holder = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
-    let error = locks
-        .lock("k")
-        .options(&quick().max_retries(3))
-        .run(async |_| ())
-        .await
-        .unwrap_err();
+    let (locks, _holder) = held().await;
+    let error = refused(&locks, &quick().max_retries(3)).await;
     assert_eq!(error.code(), ErrorCode::AcquisitionTimeout);
     assert_eq!(error.wait().unwrap().attempts, 4);
     assert!(
@@ -122,33 +127,17 @@ async fn zero_delay_zero_retries_and_zero_timeout_work() {
         (zero.clone().max_retries(5), 6),
         (zero.clone().jitter(Jitter::Full).max_retries(5), 6),
     ] {
-        let error = locks
-            .lock("k")
-            .options(&options)
-            .run(async |_| ())
-            .await
-            .unwrap_err();
+        let error = refused(&locks, &options).await;
         assert_eq!(error.wait().unwrap().attempts, attempts);
     }
     let no_time = LockOptions::new().timeout(Duration::ZERO);
-    let error = locks
-        .lock("k")
-        .options(&no_time)
-        .run(async |_| ())
-        .await
-        .unwrap_err();
+    let error = refused(&locks, &no_time).await;
     assert_eq!(error.code(), ErrorCode::AcquisitionTimeout);
 }
 
 #[tokio::test(start_paused = true)]
 async fn delays_never_pass_the_timeout_whatever_the_options() {
-    let locks = Locks::new(MemoryBackend::default());
-    let _holder = locks
-        .try_lock("k")
-        .ttl(Duration::from_secs(86_400))
-        .await
-        .unwrap()
-        .unwrap();
+    let (locks, _holder) = held().await;
     for retry_delay in [
         Duration::from_micros(10),
         Duration::from_millis(700),
@@ -163,12 +152,7 @@ async fn delays_never_pass_the_timeout_whatever_the_options() {
                     .jitter(jitter)
                     .max_retries(2_000)
                     .timeout(timeout);
-                let error = locks
-                    .lock("k")
-                    .options(&options)
-                    .run(async |_| ())
-                    .await
-                    .unwrap_err();
+                let error = refused(&locks, &options).await;
                 assert_eq!(error.code(), ErrorCode::AcquisitionTimeout);
                 assert!(started.elapsed() <= timeout, "{:?}", started.elapsed());
             }
@@ -183,12 +167,7 @@ async fn the_timeout_bounds_an_attempt_in_flight_and_what_it_acquired_is_release
     let locks = faulty.builder().operation_timeout(MINUTE).build();
     let started = Instant::now();
     let options = LockOptions::new().timeout(Duration::from_millis(500));
-    let error = locks
-        .lock("k")
-        .options(&options)
-        .run(async |_| ())
-        .await
-        .unwrap_err();
+    let error = refused(&locks, &options).await;
     assert_eq!(error.code(), ErrorCode::AcquisitionTimeout);
     assert!(error.outcome_unknown());
     assert!(error.to_string().contains("got no reply"), "{error}");
@@ -207,13 +186,7 @@ async fn only_contention_is_retried() {
         Operation::Acquire,
         [Fault::Refuse(ErrorCode::ServiceUnavailable)],
     );
-    let error = faulty
-        .locks()
-        .lock("k")
-        .options(&quick())
-        .run(async |_| ())
-        .await
-        .unwrap_err();
+    let error = refused(&faulty.locks(), &quick()).await;
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
     assert_eq!(error.operation(), Some(Operation::Acquire));
     assert_eq!(faulty.calls(Operation::Acquire), 1);
@@ -280,21 +253,14 @@ async fn cancelled_before_the_first_attempt_it_does_nothing() {
     let token = CancellationToken::new();
     token.cancel();
     let options = quick().cancel_on(&token);
-    let error = faulty
-        .locks()
-        .lock("k")
-        .options(&options)
-        .run(async |_| ())
-        .await
-        .unwrap_err();
+    let error = refused(&faulty.locks(), &options).await;
     assert_eq!(error.code(), ErrorCode::Aborted);
     assert_eq!(faulty.calls(Operation::Acquire), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn cancelled_during_a_long_back_off_it_returns_at_once() {
-    let locks = Locks::new(MemoryBackend::default());
-    let _holder = locks.try_lock("k").ttl(MINUTE).await.unwrap().unwrap();
+    let (locks, _holder) = held().await;
     let token = CancellationToken::new();
     let options = LockOptions::new()
         .retry_delay(Duration::from_secs(5))
