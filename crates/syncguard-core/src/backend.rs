@@ -7,6 +7,7 @@ mod answers;
 mod capabilities;
 mod contract;
 pub(crate) mod erased;
+mod forward;
 mod refusals;
 mod reporter;
 mod requests;
@@ -78,7 +79,8 @@ pub const MAX_PAGE_SIZE: u32 = 1_000;
 /// # Sharing
 ///
 /// One value serves all clones of a `Locks`, from many tasks at once. An `Arc` of a backend is a
-/// backend too.
+/// backend too. A wrapper of another backend writes the calls that it does not change with
+/// [`forward_calls!`](crate::forward_calls).
 ///
 /// # Cancel safety
 ///
@@ -227,78 +229,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
 impl<B: LockBackend> LockBackend for Arc<B> {
     type Fence = B::Fence;
 
-    fn capabilities(&self) -> Capabilities {
-        B::capabilities(self)
-    }
-
-    fn acquire(
-        &self,
-        request: AcquireRequest<'_>,
-    ) -> impl Future<Output = Result<AcquireResult<B::Fence>, LockError>> + Send {
-        B::acquire(self, request)
-    }
-
-    fn release(
-        &self,
-        request: ReleaseRequest<'_>,
-    ) -> impl Future<Output = Result<ReleaseResult, LockError>> + Send {
-        B::release(self, request)
-    }
-
-    fn extend(
-        &self,
-        request: ExtendRequest<'_>,
-    ) -> impl Future<Output = Result<ExtendResult, LockError>> + Send {
-        B::extend(self, request)
-    }
-
-    fn lookup_raw(
-        &self,
-        request: LookupRequest<'_>,
-    ) -> impl Future<Output = Result<Option<LockInfoDebug<B::Fence>>, LockError>> + Send {
-        B::lookup_raw(self, request)
-    }
-
-    fn is_locked(
-        &self,
-        request: IsLockedRequest<'_>,
-    ) -> impl Future<Output = Result<bool, LockError>> + Send {
-        B::is_locked(self, request)
-    }
-
-    fn watch(
-        &self,
-        request: WatchRequest<'_>,
-    ) -> impl Future<Output = Result<Option<Watch>, LockError>> + Send {
-        B::watch(self, request)
-    }
-
-    fn list(
-        &self,
-        request: ListRequest<'_>,
-    ) -> impl Future<Output = Result<Option<ListPage<B::Fence>>, LockError>> + Send {
-        B::list(self, request)
-    }
-
-    fn attach(&self, reporter: Reporter) {
-        B::attach(self, reporter);
-    }
-
-    fn preflight(
-        &self,
-        request: PreflightRequest,
-    ) -> impl Future<Output = Result<Vec<Finding>, LockError>> + Send {
-        B::preflight(self, request)
-    }
-
-    fn purge_expired(
-        &self,
-        request: PurgeRequest,
-    ) -> impl Future<Output = Result<u64, LockError>> + Send {
-        B::purge_expired(self, request)
-    }
-
-    fn close(&self, request: CloseRequest) -> impl Future<Output = Result<(), LockError>> + Send {
-        B::close(self, request)
+    crate::forward_calls! { |shared| &**shared =>
+        capabilities acquire release extend lookup_raw is_locked watch list attach preflight purge_expired close
     }
 }

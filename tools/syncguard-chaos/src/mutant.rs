@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, Grant, IsLockedRequest,
-    LockBackend, Lookup, LookupRequest, ReleaseRequest,
+    AcquireRequest, AcquireResult, ExtendRequest, Grant, LockBackend, Lookup, LookupRequest,
+    ReleaseRequest,
 };
 use syncguard_core::{
-    ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl,
+    ExtendResult, Fence, LockError, LockId, LockKey, ReleaseResult, Ttl, forward_calls,
 };
 use tokio::time::Instant;
 
@@ -121,8 +121,8 @@ impl<B: LockBackend<Fence = Fence>> Broken<B> {
 impl<B: LockBackend<Fence = Fence>> LockBackend for Broken<B> {
     type Fence = Fence;
 
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+    forward_calls! { |broken| &broken.inner =>
+        capabilities lookup_raw is_locked
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
@@ -166,16 +166,5 @@ impl<B: LockBackend<Fence = Fence>> LockBackend for Broken<B> {
             let _ = self.inner.extend(shorten).await?;
         }
         Ok(answer)
-    }
-
-    async fn lookup_raw(
-        &self,
-        request: LookupRequest<'_>,
-    ) -> Result<Option<LockInfoDebug>, LockError> {
-        self.inner.lookup_raw(request).await
-    }
-
-    async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
-        self.inner.is_locked(request).await
     }
 }

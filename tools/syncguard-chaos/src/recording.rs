@@ -5,13 +5,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    ListPage, ListRequest, LockBackend, Lookup, LookupRequest, PreflightRequest, PurgeRequest,
-    ReleaseRequest, Reporter, Watch, WatchRequest,
+    AcquireRequest, AcquireResult, ExtendRequest, IsLockedRequest, LockBackend, Lookup,
+    LookupRequest, ReleaseRequest,
 };
 use syncguard_core::{
-    ErrorCode, ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey,
-    ReleaseResult,
+    ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
+    forward_calls,
 };
 
 use crate::history::{Operation, Outcome};
@@ -107,8 +106,8 @@ impl Drop for Made<'_> {
 impl<B: LockBackend<Fence = Fence>> LockBackend for Recording<B> {
     type Fence = Fence;
 
-    fn capabilities(&self) -> Capabilities {
-        self.backend.capabilities()
+    forward_calls! { |recording| &recording.backend =>
+        capabilities watch list attach preflight purge_expired close
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
@@ -166,30 +165,6 @@ impl<B: LockBackend<Fence = Fence>> LockBackend for Recording<B> {
             true => Outcome::Locked,
             false => Outcome::Free,
         })
-    }
-
-    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
-        self.backend.watch(request).await
-    }
-
-    fn attach(&self, reporter: Reporter) {
-        self.backend.attach(reporter);
-    }
-
-    async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
-        self.backend.preflight(request).await
-    }
-
-    async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
-        self.backend.list(request).await
-    }
-
-    async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
-        self.backend.purge_expired(request).await
-    }
-
-    async fn close(&self, request: CloseRequest) -> Result<(), LockError> {
-        self.backend.close(request).await
     }
 }
 

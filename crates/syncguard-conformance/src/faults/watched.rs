@@ -4,15 +4,9 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    ListPage, ListRequest, LockBackend, LookupRequest, PreflightRequest, PurgeRequest,
-    ReleaseRequest, Reporter, Watch, WatchRequest,
-};
+use syncguard_core::backend::{ExtendRequest, LockBackend, ReleaseRequest};
 use syncguard_core::observe::Operation;
-use syncguard_core::{
-    ErrorCode, ExtendResult, Finding, LockError, LockId, LockInfoDebug, ReleaseResult,
-};
+use syncguard_core::{ErrorCode, ExtendResult, LockError, LockId, ReleaseResult, forward_calls};
 use tokio::sync::watch;
 
 /// A backend whose extends and releases are noted.
@@ -181,15 +175,8 @@ fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
 impl<B: LockBackend> LockBackend for Watched<B> {
     type Fence = B::Fence;
 
-    fn capabilities(&self) -> Capabilities {
-        self.backend.capabilities()
-    }
-
-    async fn acquire(
-        &self,
-        request: AcquireRequest<'_>,
-    ) -> Result<AcquireResult<B::Fence>, LockError> {
-        self.backend.acquire(request).await
+    forward_calls! { |watched| &watched.backend =>
+        capabilities acquire lookup_raw is_locked watch list attach preflight purge_expired close
     }
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
@@ -225,43 +212,5 @@ impl<B: LockBackend> LockBackend for Watched<B> {
         });
         let is_applied = ExtendResult::is_extended;
         self.noted(Operation::Extend, id, call, is_applied).await
-    }
-
-    async fn lookup_raw(
-        &self,
-        request: LookupRequest<'_>,
-    ) -> Result<Option<LockInfoDebug<B::Fence>>, LockError> {
-        self.backend.lookup_raw(request).await
-    }
-
-    async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
-        self.backend.is_locked(request).await
-    }
-
-    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
-        self.backend.watch(request).await
-    }
-
-    fn attach(&self, reporter: Reporter) {
-        self.backend.attach(reporter);
-    }
-
-    async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
-        self.backend.preflight(request).await
-    }
-
-    async fn list(
-        &self,
-        request: ListRequest<'_>,
-    ) -> Result<Option<ListPage<Self::Fence>>, LockError> {
-        self.backend.list(request).await
-    }
-
-    async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
-        self.backend.purge_expired(request).await
-    }
-
-    async fn close(&self, request: CloseRequest) -> Result<(), LockError> {
-        self.backend.close(request).await
     }
 }

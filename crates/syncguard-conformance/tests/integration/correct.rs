@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use syncguard_conformance::{Harness, RunOptions, Stored, run};
 use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, IsLockedRequest,
-    ListPage, ListRequest, LockBackend, LookupRequest, PreflightRequest, PurgeRequest,
-    ReleaseRequest, Reporter, Watch, WatchRequest,
+    AcquireRequest, AcquireResult, ExtendRequest, IsLockedRequest, ListPage, ListRequest,
+    LockBackend, LookupRequest, PurgeRequest, ReleaseRequest, Watch, WatchRequest,
 };
 use syncguard_core::{
-    ExtendResult, Fence, Finding, LockError, LockInfoDebug, LockKey, ReleaseResult,
+    ExtendResult, Fence, LockError, LockInfoDebug, LockKey, ReleaseResult, forward_calls,
 };
 use syncguard_memory::{ManualClock, MemoryBackend};
 
@@ -29,8 +28,8 @@ struct Paced<P> {
 impl<P: Pace> LockBackend for Paced<P> {
     type Fence = Fence;
 
-    fn capabilities(&self) -> Capabilities {
-        self.memory.capabilities()
+    forward_calls! { |paced| &paced.memory =>
+        capabilities attach preflight close
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
@@ -74,18 +73,6 @@ impl<P: Pace> LockBackend for Paced<P> {
     async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
         self.pace.pace().await;
         self.memory.purge_expired(request).await
-    }
-
-    async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
-        self.memory.preflight(request).await
-    }
-
-    async fn close(&self, request: CloseRequest) -> Result<(), LockError> {
-        self.memory.close(request).await
-    }
-
-    fn attach(&self, reporter: Reporter) {
-        self.memory.attach(reporter);
     }
 }
 

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use syncguard_conformance::{Harness, Report, RunOptions, Status, cases, run};
 use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, Grant, LockBackend, LookupRequest,
-    NoFence, ReleaseRequest, TimeAuthority, Watch, WatchRequest, clauses,
+    AcquireRequest, AcquireResult, Capabilities, Grant, LockBackend, LookupRequest, NoFence,
+    ReleaseRequest, TimeAuthority, clauses,
 };
 use syncguard_core::{
-    ErrorCode, ExtendResult, Fence, LockError, LockInfoDebug, LockKey, ReleaseResult, hash_key,
+    ErrorCode, Fence, LockError, LockInfoDebug, LockKey, forward_calls, hash_key,
 };
 use syncguard_memory::MemoryBackend;
 
@@ -225,8 +225,8 @@ type Unhashed = Faulty<true>;
 impl<const KEEPS: bool> LockBackend for Faulty<KEEPS> {
     type Fence = Fence;
 
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
+    forward_calls! { |faulty| &faulty.0 =>
+        capabilities release extend watch
     }
 
     /// The forgetful one does not keep what it grants.
@@ -237,18 +237,6 @@ impl<const KEEPS: bool> LockBackend for Faulty<KEEPS> {
             let _ = self.0.release(ReleaseRequest::new(&id, deadline)).await?;
         }
         Ok(answer)
-    }
-
-    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
-        self.0.release(request).await
-    }
-
-    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
-        self.0.extend(request).await
-    }
-
-    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
-        self.0.watch(request).await
     }
 
     /// The other one hashes the name under which it has the key.
@@ -329,6 +317,10 @@ struct Unfenced(MemoryBackend);
 impl LockBackend for Unfenced {
     type Fence = NoFence;
 
+    forward_calls! { |unfenced| &unfenced.0 =>
+        release extend watch
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities::new("unfenced", TimeAuthority::Server)
     }
@@ -345,18 +337,6 @@ impl LockBackend for Unfenced {
                 free_in.map_or(AcquireResult::locked(), AcquireResult::locked_for)
             }
         })
-    }
-
-    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
-        self.0.release(request).await
-    }
-
-    async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
-        self.0.extend(request).await
-    }
-
-    async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
-        self.0.watch(request).await
     }
 
     async fn lookup_raw(
