@@ -1,5 +1,6 @@
 //! `cargo xtask ci`: what continuous integration runs.
 
+use crate::features::{self, Choices};
 use crate::step::{cargo, run as step};
 use crate::{Done, test};
 
@@ -39,6 +40,7 @@ pub(crate) fn run() -> Done {
     for (what, mut command) in checks {
         results.push((what, step(what, &mut command)?));
     }
+    results.push(("features", features::check(Choices::OfOwnCode)?));
     results.extend(test::all()?);
     Ok(test::summarise(&results))
 }

@@ -12,8 +12,8 @@ mod backends;
 mod bench;
 mod chaos;
 mod ci;
-mod clauses;
 mod conformance;
+mod features;
 mod mutants;
 mod services;
 mod step;
@@ -59,6 +59,10 @@ enum Task {
     ChaosHolder(chaos::Holding),
     /// Servers for development, in the background
     Services(services::Options),
+    /// Lints of each published crate with no features, with each alone, and with all
+    ///
+    /// Needs OpenSSL's headers (libssl-dev), for the features of native TLS.
+    Features,
     /// What continuous integration runs: formatting, lints, documentation, tests
     Ci,
 }
@@ -73,6 +77,7 @@ fn main() -> ExitCode {
         Task::ChaosWorker(assignment) => chaos::work(&assignment),
         Task::ChaosHolder(holding) => chaos::hold(&holding),
         Task::Services(options) => services::run(&options),
+        Task::Features => features::run(),
         Task::Ci => ci::run(),
     };
     match done {

@@ -8,7 +8,7 @@ use syncguard_testkit::install;
 use crate::backends::{BACKENDS, Store, ensure_installed, obtain_all};
 use crate::step::{cargo, cargo_has, run_saying, run_tests};
 use crate::tally::Tally;
-use crate::{Done, Verdict, chaos, clauses, conformance};
+use crate::{Done, Verdict, chaos, conformance};
 
 /// Long enough for every kind of fault.
 const CHAOS_SECONDS: u64 = 10;
@@ -37,10 +37,6 @@ pub(crate) fn all() -> Result<Results> {
         ),
         ("documentation tests", documentation(&variables)?),
         ("quickstart on each store", quickstart(&stores)?),
-        (
-            "every clause has a case",
-            Tally::of(clauses::check() == Verdict::Passed),
-        ),
         ("conformance", conformance::run_on(&stores)?),
         ("chaos on each store", chaos::run_all(CHAOS_SECONDS)),
     ])
