@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::error::is_of_state;
 use crate::names::Names;
 use crate::options::Settings;
-use crate::record::{parse_grant, parse_info, parse_locked, parse_ms, parse_page, unreadable};
+use crate::record::{read_grant, read_info, read_locked, read_page};
 use crate::wake_ups::WakeUps;
 use crate::wire::{Connections, Reply, Statement, Statements, Unanswered, Value, query};
 
@@ -170,15 +170,16 @@ impl LockBackend for PostgresBackend {
             if !reply.as_ref().is_err_and(LockError::outcome_unknown) {
                 sending.answered();
             }
-            match reply?.parts() {
-                ("granted", grant) => return parse_grant(grant, id).map(AcquireResult::Acquired),
-                ("late", grant) => return self.renewed(parse_grant(grant, id)?, request).await,
-                ("locked", free_in) => return parse_locked(free_in),
-                ("exhausted", _) => return Err(Fence::exhausted()),
+            let reply = reply?;
+            match reply.verdict()? {
+                "granted" => return read_grant(&reply, id).map(AcquireResult::Acquired),
+                "late" => return self.renewed(read_grant(&reply, id)?, request).await,
+                "locked" => return read_locked(&reply),
+                "exhausted" => return Err(Fence::exhausted()),
                 // The acquire queued for as long as its lease would have lasted: that is contention.
-                ("waited", _) if started.elapsed() >= ttl.as_duration() => break,
-                ("waited" | "again", _) => {}
-                _ => return Err(unreadable()),
+                "waited" if started.elapsed() >= ttl.as_duration() => break,
+                "waited" | "again" => {}
+                _ => return Err(reply.unreadable()),
             }
         }
         Ok(AcquireResult::locked())
@@ -200,16 +201,16 @@ impl LockBackend for PostgresBackend {
                 )
                 .await;
             in_flight = match reply {
-                Ok(reply) => reply.parts().0 == "in-flight",
+                Ok(reply) => reply.get("in_flight")?,
                 // The role may not read the server's activity.
                 Err(error) if error.code() == ErrorCode::AuthFailed => false,
                 Err(error) => return Err(error),
             };
         }
         let reply = self.delete(subject, request.deadline).await?;
-        let result = match reply.parts().0 {
+        let result = match reply.verdict()? {
             "released" => ReleaseResult::Released,
-            word => reason(word).map(ReleaseResult::not_held)?,
+            _ => ReleaseResult::not_held(reason(&reply)?),
         };
         if in_flight && !result.is_released() {
             return Err(LockError::new(
@@ -233,12 +234,10 @@ impl LockBackend for PostgresBackend {
             let reply = self
                 .query(statement, request.id.as_str(), &values, request.deadline)
                 .await?;
-            match reply.parts() {
-                ("extended", expires_at_ms) => {
-                    return parse_ms(expires_at_ms).map(ExtendResult::extended);
-                }
-                ("again", _) => {}
-                (word, _) => return reason(word).map(ExtendResult::not_held),
+            match reply.verdict()? {
+                "extended" => return reply.get("expires_at_ms").map(ExtendResult::extended),
+                "again" => {}
+                _ => return reason(&reply).map(ExtendResult::not_held),
             }
         }
         Ok(ExtendResult::not_held(None))
@@ -261,11 +260,7 @@ impl LockBackend for PostgresBackend {
                     .await?
             }
         };
-        match reply.parts() {
-            ("live", info) => parse_info(info).map(Some),
-            ("absent", _) => Ok(None),
-            _ => Err(unreadable()),
-        }
+        read_info(&reply)
     }
 
     async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
@@ -274,7 +269,7 @@ impl LockBackend for PostgresBackend {
         let reply = self
             .query(statement, &storage_key, &[], request.deadline)
             .await?;
-        match reply.parts().0 {
+        match reply.verdict()? {
             "held" => Ok(true),
             "free" => Ok(false),
             "stale" => {
@@ -283,7 +278,7 @@ impl LockBackend for PostgresBackend {
                 }
                 Ok(false)
             }
-            _ => Err(unreadable()),
+            _ => Err(reply.unreadable()),
         }
     }
 
@@ -307,12 +302,14 @@ impl LockBackend for PostgresBackend {
         let reply = self
             .query(statement, behind, &values, request.deadline)
             .await?;
-        let page = parse_page(reply.text())?;
-        let own = page.locks.into_iter().filter_map(|(storage_key, lock)| {
-            let own = self.names().storage_key(&lock.key);
-            own.is_ok_and(|own| own == storage_key).then_some(lock)
-        });
-        let next = page.next.map(ListPosition::new);
+        let own = read_page(&reply)?
+            .into_iter()
+            .filter_map(|(storage_key, lock)| {
+                let own = self.names().storage_key(&lock.key);
+                own.is_ok_and(|own| own == storage_key).then_some(lock)
+            });
+        let next: Option<String> = reply.get("next")?;
+        let next = next.map(ListPosition::new);
         Ok(Some(ListPage::new(own.collect(), next)))
     }
 
@@ -327,9 +324,11 @@ impl LockBackend for PostgresBackend {
     async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
         let statement = &self.statements().purge;
         let values = [Value::Number(request.limit.into())];
-        self.query(statement, "all", &values, request.deadline)
-            .await?
-            .number()
+        let reply = self
+            .query(statement, "all", &values, request.deadline)
+            .await?;
+        let deleted: i64 = reply.get("deleted")?;
+        u64::try_from(deleted).map_err(|_| reply.unreadable())
     }
 
     /// Closes the backend's own connections. A pool that the application passed stays open.
@@ -340,11 +339,11 @@ impl LockBackend for PostgresBackend {
 }
 
 /// Why a release or an extend found nothing.
-fn reason(word: &str) -> Result<Option<FailureReason>, LockError> {
-    match word {
+fn reason(reply: &Reply) -> Result<Option<FailureReason>, LockError> {
+    match reply.verdict()? {
         "expired" => Ok(Some(FailureReason::Expired)),
         "absent" => Ok(Some(FailureReason::NotFound)),
-        _ => Err(unreadable()),
+        _ => Err(reply.unreadable()),
     }
 }
 

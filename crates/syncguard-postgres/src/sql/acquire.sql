@@ -2,7 +2,7 @@
 -- $1 statement, $2 lock id, $3 storage key, $4 fence key, $5 TTL in ms, $6 user's key
 WITH
 -- The row as it was when the statement began. A contended attempt ends here, without a write or a wait.
-seen AS MATERIALIZED (
+existing AS MATERIALIZED (
     SELECT lock_id, expires_at_ms, fence, {live} AS live
     FROM {locks}
     WHERE key = $3
@@ -10,31 +10,31 @@ seen AS MATERIALIZED (
 -- Contenders for a free key queue for an advisory lock. Other implementations of SyncGuard queue for the
 -- same one and then upsert without a condition, so every upsert needs it. The first, failed try shows that
 -- there was a queue.
-turn AS MATERIALIZED (
+advisory_lock AS MATERIALIZED (
     SELECT CASE
         WHEN pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtext($3)) THEN false
         ELSE pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext($3)) IS NOT NULL
     END AS waited
-    WHERE $1 = '{statement}' AND NOT EXISTS (SELECT FROM seen WHERE live)
+    WHERE $1 = '{statement}' AND NOT EXISTS (SELECT FROM existing WHERE live)
 ),
 -- Lock the row of an expired lock before reading the clock: an extend that is about to commit may still
 -- save the lock. And if a delete is about to commit, the upsert would wait for it and then insert values
 -- that were computed before the wait.
-settled AS MATERIALIZED (
+row_lock AS MATERIALIZED (
     SELECT lock.expires_at_ms
-    FROM turn, seen, {locks} AS lock
+    FROM advisory_lock, existing, {locks} AS lock
     WHERE lock.key = $3
     FOR UPDATE OF lock
 ),
-ready AS MATERIALIZED (
+after_waits AS MATERIALIZED (
     SELECT waited,
-           EXISTS (SELECT FROM settled WHERE {live}) AS saved
-    FROM turn
+           EXISTS (SELECT FROM row_lock WHERE {live}) AS saved
+    FROM advisory_lock
 ),
 -- No grant after a long wait: the caller may have left, and would not release a lock granted that late.
-bumped AS (
+next_fence AS (
     INSERT INTO {fences} AS counter (fence_key, fence, key_debug)
-    SELECT $4, 1, $6 FROM ready WHERE NOT saved AND {in_time}
+    SELECT $4, 1, $6 FROM after_waits WHERE NOT saved AND {in_time}
     ON CONFLICT (fence_key) DO UPDATE SET fence = counter.fence + 1
     WHERE counter.fence >= 0 AND counter.fence < {fence_max}
     RETURNING fence
@@ -45,7 +45,7 @@ bumped AS (
 granted AS (
     INSERT INTO {locks} AS lock (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)
     SELECT $3, $2, now_ms + $5, now_ms, pg_catalog.lpad(fence::text, 15, '0'), $6
-    FROM (SELECT fence, {now_ms} AS now_ms FROM bumped, ready WHERE {in_time} OFFSET 0) AS stamped
+    FROM (SELECT fence, {now_ms} AS now_ms FROM next_fence, after_waits WHERE {in_time} OFFSET 0) AS stamped
     ON CONFLICT (key) DO UPDATE
     SET lock_id = excluded.lock_id, user_key = excluded.user_key,
         -- The TTL counts from after the wait for the row.
@@ -58,18 +58,23 @@ granted AS (
     WHERE CASE WHEN {dead} THEN {in_time_at_all} ELSE lock.lock_id = excluded.lock_id END
     -- A grant that stays as it is has an earlier fence, and is not late.
     RETURNING CASE
-        WHEN {late} AND fence = (SELECT pg_catalog.lpad(bumped.fence::text, 15, '0') FROM bumped)
+        WHEN {late} AND fence = (SELECT pg_catalog.lpad(next_fence.fence::text, 15, '0') FROM next_fence)
         THEN 'late' ELSE 'granted'
-    END AS word, expires_at_ms, fence
+    END AS verdict, expires_at_ms, fence
 )
-SELECT pg_catalog.concat_ws(' ', '{statement}', $2, coalesce(
-    (SELECT pg_catalog.concat_ws(' ', word, expires_at_ms, fence) FROM granted),
-    (SELECT {live_reply} FROM seen WHERE live),
-    (SELECT CASE
+SELECT {proof}, verdict, expires_at_ms, fence, free_in_ms
+FROM (
+    SELECT verdict, expires_at_ms, fence, NULL::bigint AS free_in_ms FROM granted
+    UNION ALL
+    {of_live_lock}
+    UNION ALL
+    SELECT CASE
         WHEN saved THEN 'again'
         WHEN NOT {in_time} THEN CASE WHEN waited THEN 'waited' ELSE 'again' END
-        WHEN EXISTS (SELECT FROM bumped) THEN 'locked'
+        WHEN EXISTS (SELECT FROM next_fence) THEN 'locked'
         -- Still in time, so it was in time before: only FENCE_MAX can have stopped the counter.
         ELSE 'exhausted'
-    END FROM ready)
-))
+    END, NULL, NULL, NULL
+    FROM after_waits
+    WHERE NOT EXISTS (SELECT FROM granted)
+) AS reply

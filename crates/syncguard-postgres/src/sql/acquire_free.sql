@@ -2,17 +2,17 @@
 -- less than acquire.sql, which is needed for the rest ('again').
 -- $1 statement, $2 lock id, $3 storage key, $4 fence key, $5 TTL in ms, $6 user's key
 WITH
-seen AS MATERIALIZED (
+existing AS MATERIALIZED (
     SELECT lock_id, expires_at_ms, fence, {live} AS live
     FROM {locks}
     WHERE key = $3
 ),
 -- CASE, so that the advisory lock is tried last.
-bumped AS (
+next_fence AS (
     INSERT INTO {fences} AS counter (fence_key, fence, key_debug)
     SELECT $4, 1, $6
     WHERE CASE
-        WHEN $1 = '{statement}' AND NOT EXISTS (SELECT FROM seen)
+        WHEN $1 = '{statement}' AND NOT EXISTS (SELECT FROM existing)
         THEN pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtext($3))
         ELSE false
     END
@@ -25,12 +25,14 @@ bumped AS (
 granted AS (
     INSERT INTO {locks} (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)
     SELECT $3, $2, now_ms + $5, now_ms, pg_catalog.lpad(fence::text, 15, '0'), $6
-    FROM (SELECT fence, {now_ms} AS now_ms FROM bumped WHERE {in_time_at_all} OFFSET 0) AS stamped
+    FROM (SELECT fence, {now_ms} AS now_ms FROM next_fence WHERE {in_time_at_all} OFFSET 0) AS stamped
     ON CONFLICT (key) DO NOTHING
-    RETURNING CASE WHEN {late} THEN 'late' ELSE 'granted' END AS word, expires_at_ms, fence
+    RETURNING CASE WHEN {late} THEN 'late' ELSE 'granted' END AS verdict, expires_at_ms, fence
 )
-SELECT pg_catalog.concat_ws(' ', '{statement}', $2, coalesce(
-    (SELECT pg_catalog.concat_ws(' ', word, expires_at_ms, fence) FROM granted),
-    (SELECT {live_reply} FROM seen WHERE live),
-    'again'
-))
+SELECT {proof}, coalesce(verdict, 'again') AS verdict, expires_at_ms, fence, free_in_ms
+FROM (VALUES (1)) AS one_row
+LEFT JOIN (
+    SELECT verdict, expires_at_ms, fence, NULL::bigint AS free_in_ms FROM granted
+    UNION ALL
+    {of_live_lock}
+) AS decided ON true

@@ -4,6 +4,5 @@ WITH deleted AS (
     DELETE FROM {locks} AS lock
     WHERE lock.key = $2 AND $1 = '{statement}'
       AND lock.expires_at_ms < {now_ms} - {cleanup_guard_ms}
-    RETURNING lock.key
 )
-SELECT pg_catalog.concat_ws(' ', '{statement}', $2, (SELECT pg_catalog.count(*) FROM deleted))
+SELECT {proof}

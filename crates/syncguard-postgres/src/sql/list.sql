@@ -2,7 +2,7 @@
 -- looked.
 -- $1 statement, $2 behind this storage key, $3 prefix of storage keys, $4 prefix of users' keys, $5 how many at
 -- most
-WITH found AS (
+WITH page AS (
     SELECT key, expires_at_ms, acquired_at_ms, fence, lock_id, user_key
     FROM (
         -- In the order of the column's collation, which need not be that of bytes: a prefix is no range.
@@ -13,12 +13,10 @@ WITH found AS (
       AND pg_catalog.starts_with(key, $3) AND pg_catalog.starts_with(user_key, $4)
     ORDER BY key LIMIT $5
 )
-SELECT pg_catalog.concat_ws(' ', '{statement}', $2, pg_catalog.json_build_array(
-    CASE WHEN (SELECT pg_catalog.count(*) FROM found) = $5
-        THEN (SELECT pg_catalog.max(key) FROM found)
+SELECT {proof},
+    CASE WHEN (SELECT pg_catalog.count(*) FROM page) = $5
+        THEN (SELECT pg_catalog.max(key) FROM page)
         ELSE (SELECT key FROM {locks} WHERE key > $2 ORDER BY key LIMIT 1 OFFSET {look_at} - 1)
-    END,
-    (SELECT coalesce(pg_catalog.json_agg(pg_catalog.json_build_array(
-                key, expires_at_ms, acquired_at_ms, fence, lock_id, user_key)), '[]') FROM found)
-))
+    END AS next,
+    ARRAY(SELECT (key, expires_at_ms, acquired_at_ms, fence, lock_id, user_key) FROM page) AS locks
 WHERE $1 = '{statement}'

@@ -1,10 +1,6 @@
--- The live lock of a storage key. The user's key comes last: it may contain any character.
+-- The live lock of a storage key; its columns are NULL if there is none.
 -- $1 statement, $2 storage key
-SELECT pg_catalog.concat_ws(' ', '{statement}', $2,
-    CASE WHEN {live} THEN
-        pg_catalog.concat_ws(' ', 'live', lock.expires_at_ms, lock.acquired_at_ms, lock.fence, lock.lock_id,
-                  lock.user_key)
-    ELSE 'absent' END)
+SELECT {proof}, lock.expires_at_ms, lock.acquired_at_ms, lock.fence, lock.lock_id, lock.user_key
 FROM (VALUES (1)) AS one_row
-LEFT JOIN {locks} AS lock ON lock.key = $2
+LEFT JOIN {locks} AS lock ON lock.key = $2 AND {live}
 WHERE $1 = '{statement}'

@@ -1,10 +1,6 @@
--- The live lock of a lock id. The user's key comes last: it may contain any character.
+-- The live lock of a lock id; its columns are NULL if there is none.
 -- $1 statement, $2 lock id
-SELECT pg_catalog.concat_ws(' ', '{statement}', $2,
-    CASE WHEN {live} THEN
-        pg_catalog.concat_ws(' ', 'live', lock.expires_at_ms, lock.acquired_at_ms, lock.fence, lock.lock_id,
-                  lock.user_key)
-    ELSE 'absent' END)
+SELECT {proof}, lock.expires_at_ms, lock.acquired_at_ms, lock.fence, lock.lock_id, lock.user_key
 FROM (VALUES (1)) AS one_row
-LEFT JOIN {locks} AS lock ON lock.lock_id = $2
+LEFT JOIN {locks} AS lock ON lock.lock_id = $2 AND {live}
 WHERE $1 = '{statement}'

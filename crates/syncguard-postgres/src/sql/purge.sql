@@ -13,4 +13,4 @@ deleted AS (
     DELETE FROM {locks} AS lock USING expired WHERE lock.key = expired.key
     RETURNING lock.key
 )
-SELECT pg_catalog.concat_ws(' ', '{statement}', $2, (SELECT pg_catalog.count(*) FROM deleted))
+SELECT {proof}, (SELECT pg_catalog.count(*) FROM deleted) AS deleted

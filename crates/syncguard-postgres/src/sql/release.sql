@@ -8,4 +8,4 @@ WITH deleted AS (
     RETURNING CASE WHEN {live} THEN 'released'
               ELSE 'expired' END AS verdict{wake}
 )
-SELECT pg_catalog.concat_ws(' ', '{statement}', $2, coalesce((SELECT verdict FROM deleted), 'absent'))
+SELECT {proof}, coalesce((SELECT verdict FROM deleted), 'absent') AS verdict

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use sqlx::Row as _;
 use syncguard_core::LockError;
 use tokio::time::{Instant, sleep};
 
@@ -71,8 +70,7 @@ pub(crate) async fn query(
         }
     };
     let row = row.map_err(|error| map(error, stage))?;
-    let text: Option<String> = row.and_then(|row| row.try_get(0).ok());
-    text.and_then(|text| Reply::parse(&text, statement, subject))
+    row.and_then(|row| Reply::of(statement, subject, row))
         .ok_or_else(|| wrong_reply(stage))
 }
 

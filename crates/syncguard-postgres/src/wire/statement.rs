@@ -1,13 +1,14 @@
 //! [`Statements`]: the SQL of the operations, made once per backend, and the form of its replies.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Decode, Postgres, Row as _, SqlSafeStr as _, SqlStr, Type};
 use syncguard_core::backend::{CLEANUP_GUARD_MS, FENCE_MAX, MAX_PAGE_SIZE, TIME_TOLERANCE_MS};
-use syncguard_core::{LockError, hash_key};
+use syncguard_core::{ErrorCode, LockError, hash_key};
 
 use crate::names::Names;
-use crate::record::unreadable;
 
 /// The longest that an acquire may wait in the server and still be granted, in milliseconds.
 ///
@@ -23,7 +24,7 @@ const NOW_MS: &str =
 /// In acquire: whether it may still be granted. An acquire that queued may wait no longer than its TTL
 /// either.
 const IN_TIME: &str = "pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp() \
-                       < CASE WHEN ready.waited THEN least($5, {max_wait_ms}) ELSE {max_wait_ms} END \
+                       < CASE WHEN after_waits.waited THEN least($5, {max_wait_ms}) ELSE {max_wait_ms} END \
                        * interval '1 millisecond'";
 /// The same limit, queued or not.
 const IN_TIME_AT_ALL: &str = "pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp() \
@@ -43,10 +44,11 @@ const LATE_MS: i64 = 20;
 
 /// In acquire: the reply if a live lock was there. Idempotent: the id that holds the key gets the same grant
 /// again. Others get in how many milliseconds this statement would find the lock dead.
-const LIVE_REPLY: &str = "CASE WHEN lock_id = $2 \
-    THEN pg_catalog.concat_ws(' ', 'granted', expires_at_ms, fence) \
-    ELSE pg_catalog.concat_ws(' ', 'locked', greatest(expires_at_ms - {now_ms} + {tolerance_ms}, 1)) \
-    END";
+const OF_LIVE_LOCK: &str = "\
+    SELECT 'granted', expires_at_ms, fence, NULL FROM existing WHERE live AND lock_id = $2 \
+    UNION ALL \
+    SELECT 'locked', NULL, NULL, greatest(expires_at_ms - {now_ms} + {tolerance_ms}, 1) \
+    FROM existing WHERE live AND lock_id <> $2";
 
 /// In release: notifies those who wait for a key of the same slot, if anyone does. A caller that waits
 /// holds this lock shared; without one, there is no NOTIFY, with which transactions commit one after the other.
@@ -60,15 +62,20 @@ const COMMIT_LATER: &str =
 /// The slot of a key. Keys that share one cost false alarms; few slots keep the server's lock table small.
 pub(crate) const SLOT: &str = "pg_catalog.hashtext(key) & 1023";
 
+/// The first columns of every reply. Another statement may reply with the parameters that it got; the text in
+/// `statement` is none of them.
+const PROOF: &str = "'{reply}' AS statement, $2 AS subject";
+
 /// A statement with its table names filled in.
 ///
 /// A pooler in transaction mode can pass our parameters to another client's statement. So each
 /// statement has a name, the hash of its text. It does nothing unless its first parameter is that
-/// name, and its reply begins with that name.
+/// name, and its reply begins with [`PROOF`].
 #[derive(Debug)]
 pub(crate) struct Statement {
     pub(crate) sql: SqlStr,
     pub(crate) name: String,
+    reply_name: String,
     /// Whether the statement may have taken effect although it failed.
     pub(crate) writes: bool,
 }
@@ -124,11 +131,15 @@ impl Statement {
     fn new(template: &str, names: &Names, writes: bool) -> Self {
         let text = fill_in(template, names);
         let name = hash_key(&text).to_string();
-        let text = text.replace("{statement}", &name);
+        let reply_name = format!("{name}-reply");
+        let text = text
+            .replace("{statement}", &name)
+            .replace("{reply}", &reply_name);
         Self {
             // Only constants and checked, quoted identifiers are filled in.
             sql: AssertSqlSafe(Arc::<str>::from(text)).into_sql_str(),
             name,
+            reply_name,
             writes,
         }
     }
@@ -143,6 +154,7 @@ fn fill_in(template: &str, names: &Names) -> String {
         .collect();
     lines
         .join(" ")
+        .replace("{proof}", PROOF)
         .replace("{in_time}", IN_TIME)
         .replace("{in_time_at_all}", IN_TIME_AT_ALL)
         // In acquire's upsert: whether the row that is there may be replaced.
@@ -156,7 +168,7 @@ fn fill_in(template: &str, names: &Names) -> String {
         .replace("{live}", &live("expires_at_ms", NOW_MS))
         // By a clock that the statement has read before, so that all of its parts agree.
         .replace("{live_then}", &live("expires_at_ms", "now_ms"))
-        .replace("{live_reply}", LIVE_REPLY)
+        .replace("{of_live_lock}", OF_LIVE_LOCK)
         .replace("{late}", LATE)
         .replace("{now_ms}", NOW_MS)
         .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
@@ -179,34 +191,53 @@ pub(crate) enum Value<'a> {
     Number(i64),
 }
 
-/// The reply of a statement: a word and its fields, separated by spaces.
+/// The reply of a statement: a row, in which [`PROOF`] comes first.
 #[derive(Debug)]
-pub(crate) struct Reply(String);
+pub(crate) struct Reply {
+    row: PgRow,
+    /// Whether the statement may have taken effect.
+    of_write: bool,
+}
 
 impl Reply {
-    /// Parses the reply of `statement` about `subject`; `None` if the reply belongs to another
-    /// statement or subject.
-    pub(crate) fn parse(text: &str, statement: &Statement, subject: &str) -> Option<Self> {
-        let reply = text
-            .strip_prefix(statement.name.as_str())?
-            .strip_prefix(' ')?
-            .strip_prefix(subject)?
-            .strip_prefix(' ')?;
-        Some(Self(reply.to_owned()))
+    /// The reply of `statement` about `subject`; `None` if the row belongs to another statement or subject.
+    pub(crate) fn of(statement: &Statement, subject: &str, row: PgRow) -> Option<Self> {
+        // sqlx panics at a column that the statement had when it was prepared, and that the row has not. Only the
+        // statement itself replies with this text, and then all columns are there. A row may have none at all.
+        let name = catch_unwind(AssertUnwindSafe(|| row.try_get::<&str, _>(0)));
+        if name.ok()?.ok()? != statement.reply_name {
+            return None;
+        }
+        let reply = Self {
+            row,
+            of_write: statement.writes,
+        };
+        (reply.get::<&str>("subject").ok()? == subject).then_some(reply)
     }
 
-    /// All of it.
-    pub(crate) fn text(&self) -> &str {
-        &self.0
+    /// The value of a column.
+    pub(crate) fn get<'r, T>(&'r self, column: &str) -> Result<T, LockError>
+    where
+        T: Decode<'r, Postgres> + Type<Postgres>,
+    {
+        self.row.try_get(column).map_err(|_| self.unreadable())
     }
 
-    /// The word and the fields after it.
-    pub(crate) fn parts(&self) -> (&str, &str) {
-        self.0.split_once(' ').unwrap_or((&self.0, ""))
+    pub(crate) fn verdict(&self) -> Result<&str, LockError> {
+        self.get("verdict")
     }
 
-    pub(crate) fn number(&self) -> Result<u64, LockError> {
-        self.0.parse().map_err(|_| unreadable())
+    /// The error of a value that SyncGuard does not write.
+    pub(crate) fn unreadable(&self) -> LockError {
+        let error = LockError::new(
+            ErrorCode::Internal,
+            "the stored lock has a value that SyncGuard does not write",
+        );
+        if self.of_write {
+            error.with_outcome_unknown()
+        } else {
+            error
+        }
     }
 }
 
@@ -246,8 +277,13 @@ mod tests {
             let sql = statement.sql.as_str();
             assert!(!sql.contains(['{', '}']), "{sql}");
             assert!(!sql.contains("--"), "{sql}");
-            let name = format!("'{}'", statement.name);
-            assert_eq!(sql.matches(&name).count(), 2, "checked and replied: {sql}");
+            let is_own = format!("$1 = '{}'", statement.name);
+            assert_eq!(sql.matches(&is_own).count(), 1, "it checks its name: {sql}");
+            let proof = format!(
+                "SELECT '{}' AS statement, $2 AS subject",
+                statement.reply_name
+            );
+            assert_eq!(sql.matches(&proof).count(), 1, "it proves itself: {sql}");
         }
     }
 
@@ -262,18 +298,5 @@ mod tests {
             .collect();
         // `in_flight` reads no table.
         assert_eq!(names.len(), 23);
-    }
-
-    #[test]
-    fn a_reply_to_another_statement_is_none() {
-        let statements = statements(PostgresOptions::new());
-        let (release, extend) = (&statements.release, &statements.extend);
-        let text = format!("{} some key released", release.name);
-        let reply = Reply::parse(&text, release, "some key").unwrap();
-        assert_eq!(reply.parts(), ("released", ""));
-        assert!(Reply::parse(&text, release, "some").unwrap().parts().0 != "released");
-        assert!(Reply::parse(&text, release, "some other key").is_none());
-        assert!(Reply::parse(&text, extend, "some key").is_none());
-        assert!(Reply::parse("1", release, "some key").is_none());
     }
 }

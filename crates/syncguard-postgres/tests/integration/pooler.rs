@@ -8,7 +8,7 @@ use sqlx::AssertSqlSafe;
 use syncguard_core::backend::Lookup;
 use syncguard_core::{ErrorCode, LockError, LockInfoDebug, Locks};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
-use syncguard_testkit::{PgBouncer, PostgresServer};
+use syncguard_testkit::{PgBouncer, PostgresServer, pages};
 
 use crate::common::history::History;
 use crate::common::proxy::Wire;
@@ -171,6 +171,91 @@ async fn without_the_option_an_answer_is_right_or_an_error() {
         .expect("nobody released it");
     assert_eq!(info.expires_at_ms, grant.expires_at_ms);
     assert!(!truth.is_locked(&free).await.unwrap());
+}
+
+/// What another client's statement may reply with, in place of our select list.
+const FOREIGN_REPLIES: [&str; 9] = [
+    "SELECT WHERE $1 IS NOT NULL",
+    "SELECT $1 WHERE false",
+    "SELECT $1",
+    "SELECT NULL",
+    "SELECT $1, $2",
+    "SELECT $2, $1, 'granted', 1::bigint, lpad('1', 15, '0')",
+    "SELECT 1::smallint, now(), ARRAY[1, 2], NULL, true, 1.5",
+    "SELECT $1, $2, 'released', 1::bigint, lpad('1', 15, '0'), repeat('x', 22), 'k', 8, 9, 10",
+    "SELECT decode('ff', 'hex'), $2",
+];
+
+#[tokio::test]
+async fn a_reply_of_other_columns_is_an_error_and_no_panic() {
+    let fixture = Fixture::new().await;
+    for foreign in FOREIGN_REPLIES {
+        refuses_replies(&fixture, |_| foreign.to_owned()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_reply_about_another_subject_is_an_error() {
+    let fixture = Fixture::new().await;
+    refuses_replies(&fixture, |own| {
+        assert_eq!(own.matches("$2 AS subject").count(), 1, "{own}");
+        own.replace("$2 AS subject", "'another' AS subject")
+    })
+    .await;
+}
+
+/// As if a pooler had led every operation to a session where its statement's name is another statement's.
+async fn refuses_replies(fixture: &Fixture, replace: impl Fn(&str) -> String) {
+    let session = pool(&fixture.url, 1).await;
+    let options = fixture.named(PostgresOptions::new());
+    let backend = PostgresBackend::with_pool(session.clone(), options).unwrap();
+    let locks = Locks::new(backend.clone());
+    let (key, id) = (key("k"), id());
+    let _ = backend.acquire(&key, &id, ttl(60_000)).await.unwrap();
+    let _ = backend.extend(&id, ttl(60_000)).await.unwrap();
+    let _ = backend.is_locked(&key).await.unwrap();
+    let _ = backend.lookup_raw(Lookup::Key(&key)).await.unwrap();
+    let _ = backend.lookup_raw(Lookup::Id(&id)).await.unwrap();
+    let _ = pages(&locks, "", 10).await.unwrap();
+    let _ = backend.purge_expired(10).await.unwrap();
+    let _ = backend.release(&id).await.unwrap();
+    let prepared: Vec<(String, String, String)> = sqlx::query_as(
+        "SELECT name, statement, array_to_string(parameter_types, ', ') FROM pg_prepared_statements \
+         WHERE statement LIKE '%AS subject%' AND statement NOT LIKE '%pg_prepared_statements%'",
+    )
+    .fetch_all(&session)
+    .await
+    .unwrap();
+    assert_eq!(prepared.len(), 8);
+    for (name, own, types) in prepared {
+        let replaced = format!(
+            "DEALLOCATE {name}; PREPARE {name} ({types}) AS {}",
+            replace(&own)
+        );
+        let replaced = sqlx::raw_sql(AssertSqlSafe(replaced));
+        replaced.execute(&session).await.unwrap();
+    }
+
+    let refused = |error: Option<LockError>, writes: bool| {
+        let error = error.expect("the reply is another statement's");
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error:?}");
+        assert!(error.to_string().contains("does not match"), "{error}");
+        assert_eq!(error.outcome_unknown(), writes, "{error}");
+    };
+    let id = crate::common::id();
+    let acquired = backend.acquire(&key, &id, ttl(60_000)).await;
+    refused(acquired.err(), true);
+    refused(backend.extend(&id, ttl(60_000)).await.err(), true);
+    refused(backend.is_locked(&key).await.err(), false);
+    let by_key = backend.lookup_raw(Lookup::Key(&key)).await;
+    refused(by_key.err(), false);
+    refused(backend.lookup_raw(Lookup::Id(&id)).await.err(), false);
+    refused(pages(&locks, "", 10).await.err(), false);
+    refused(backend.purge_expired(10).await.err(), true);
+    refused(backend.release(&id).await.err(), true);
+    session.close().await;
+    // An acquire whose own statement replied about another subject.
+    let _ = fixture.backend.release(&id).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

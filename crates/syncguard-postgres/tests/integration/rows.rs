@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::time::Duration;
 
-use syncguard_core::backend::{FENCE_MAX, Redacted};
+use syncguard_core::backend::{FENCE_MAX, Lookup, Redacted};
 use syncguard_core::{ErrorCode, Ttl};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
 
@@ -82,6 +82,22 @@ async fn an_error_that_quotes_a_row_is_shown_without_the_row() {
     let redacted: &Redacted = error.source().unwrap().downcast_ref().unwrap();
     let driver = redacted.get_ref().downcast_ref::<sqlx::Error>().unwrap();
     assert!(format!("{driver:?}").contains(id.as_str()));
+}
+
+#[tokio::test]
+async fn a_grant_that_cannot_be_read_has_an_unknown_outcome() {
+    let fixture = Fixture::new().await;
+    let (key, id) = (key("unreadable"), id());
+    let _ = fixture.backend.acquire(&key, &id, ttl(60_000)).await;
+    fixture.run("UPDATE {locks} SET fence = '7'").await;
+    let again = fixture.backend.acquire(&key, &id, ttl(60_000)).await;
+    let error = again.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Internal, "{error}");
+    assert!(error.outcome_unknown(), "{error}");
+    let found = fixture.backend.lookup_raw(Lookup::Id(&id)).await;
+    let error = found.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Internal, "{error}");
+    assert!(!error.outcome_unknown(), "{error}");
 }
 
 #[tokio::test]
