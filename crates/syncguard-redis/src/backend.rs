@@ -64,25 +64,26 @@ impl LockBackend for RedisBackend {
         let fence = self.names.fence(&lock)?;
         let keys = [lock, self.names.index(id)?, fence];
         let (head, tail) = (record::head(id), record::tail(key));
-        let argument = format!("{head}{}{tail}", ttl.as_millis());
-        let call = ScriptCall::new(&ACQUIRE, keys, [argument.into()], request.deadline);
+        let ttl_and_tail = format!("{}{tail}", ttl.as_millis());
+        let arguments = [head.into(), ttl_and_tail.into()];
+        let call = ScriptCall::new(&ACQUIRE, keys, arguments, request.deadline);
         let reply = self.clients.run(id.as_str(), call).await?;
         script::acquired(reply, id)
     }
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
         let id = request.id;
-        let (index, argument) = (self.names.index(id)?, record::head(id));
-        let call = ScriptCall::new(&RELEASE, [index], [argument.into()], request.deadline);
+        let (index, head) = (self.names.index(id)?, record::head(id));
+        let call = ScriptCall::new(&RELEASE, [index], [head.into()], request.deadline);
         let reply = self.clients.run(id.as_str(), call).await?;
         script::released(&reply, self.clients.are_clustered())
     }
 
     async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
         let ExtendRequest { id, ttl, .. } = request;
-        let index = self.names.index(id)?;
-        let argument = format!("{}{}", record::head(id), ttl.as_millis());
-        let call = ScriptCall::new(&EXTEND, [index], [argument.into()], request.deadline);
+        let (index, head) = (self.names.index(id)?, record::head(id));
+        let arguments = [head.into(), ttl.as_millis().to_string().into()];
+        let call = ScriptCall::new(&EXTEND, [index], arguments, request.deadline);
         let reply = self.clients.run(id.as_str(), call).await?;
         script::extended(&reply, self.clients.are_clustered())
     }

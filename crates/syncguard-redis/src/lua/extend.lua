@@ -1,10 +1,10 @@
 -- Replaces the remaining time of the lock that an id holds.
 --
 -- KEYS: the index of the id
--- ARGV: one string: JSON prefix of a lock of the id, TTL in ms
+-- ARGV: JSON prefix of a lock of the id, TTL in ms
 -- Returns the expiry, OTHER_OWNER, NO_INDEX, EXPIRED, NOT_A_LOCK or NO_LOCK.
 
-local call, index = redis.call, KEYS[1]
+local call, index, head = redis.call, KEYS[1], ARGV[1]
 local key = call('GET', index)
 if not key then
   return NO_INDEX
@@ -13,7 +13,7 @@ local value = call('GET', key)
 if not value then
   return NO_LOCK
 end
-local time, head = call('TIME'), ARGV[1]:sub(1, EXPIRY_FIRST - 1)
+local time = call('TIME')
 --- lock.lua
 -- An index can outlive its lock: only the stored lock says who owns it.
 if not owned then
@@ -25,7 +25,7 @@ if not live then
 end
 
 local ms = time[2] / 1000
-local renewed = time[1] * 1000 + ms - ms % 1 + ARGV[1]:sub(EXPIRY_FIRST)
+local renewed = time[1] * 1000 + ms - ms % 1 + ARGV[2]
 -- In two parts, as in acquire.lua.
 local low = renewed % 1000000
 local ends = string.format('%d%06d', (renewed - low) / 1000000, low)

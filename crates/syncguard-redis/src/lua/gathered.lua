@@ -1,14 +1,15 @@
 -- Runs several operations, each as if it were alone.
 --
 -- KEYS: those of each operation, one after the other
--- ARGV: a letter for each operation, in one string; then the argument of each
+-- ARGV: a letter for each operation, in one string; then the arguments of each, one after the other
 -- Returns the reply of each; in place of the reply of one that failed, ERROR_MARK and the error. Redis would
 -- turn an error between the replies into one of the whole script.
 
-local letters, replies, first = ARGV[1], {}, 1
+local letters, replies, key, argument = ARGV[1], {}, 1, 2
 for i = 1, #letters do
   local operation = operations[letters:sub(i, i)]
-  local done, reply = pcall(operation.run, {KEYS[first], KEYS[first + 1], KEYS[first + 2]}, {ARGV[i + 1]})
+  local done, reply = pcall(operation.run, {KEYS[key], KEYS[key + 1], KEYS[key + 2]},
+    {ARGV[argument], ARGV[argument + 1]})
   if done then
     replies[i] = reply
   else
@@ -16,6 +17,6 @@ for i = 1, #letters do
     local message = type(reply) == 'table' and reply.err or reply
     replies[i] = ERROR_MARK .. (message:find('^%u%u%u') and '' or 'ERR Error running script: ') .. message
   end
-  first = first + operation.keys
+  key, argument = key + operation.keys, argument + operation.arguments
 end
 return replies

@@ -268,6 +268,7 @@ impl Batch {
             let Some(Part {
                 letter,
                 keys: count,
+                ..
             }) = call.script.part
             else {
                 continue;
@@ -275,7 +276,7 @@ impl Batch {
             letters.push(letter);
             let mut values = call.values.iter().skip(2).cloned();
             keys.extend(values.by_ref().take(count));
-            arguments.push(values.next().unwrap_or_else(|| "".into()));
+            arguments.extend(values);
         }
         let mut values = Vec::with_capacity(3 + keys.len() + arguments.len());
         values.push(script(&GATHERED).into());

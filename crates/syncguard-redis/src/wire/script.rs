@@ -14,15 +14,15 @@ use crate::lua::{
 use crate::record::{self, Reading, not_a_lock};
 
 pub(crate) static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::writing(include_str!("../lua/acquire.lua")).in_gathered('a', 3));
+    LazyLock::new(|| Script::writing(include_str!("../lua/acquire.lua")).in_gathered('a', 3, 2));
 pub(crate) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::writing(include_str!("../lua/release.lua")).in_gathered('r', 1));
+    LazyLock::new(|| Script::writing(include_str!("../lua/release.lua")).in_gathered('r', 1, 1));
 pub(crate) static EXTEND: LazyLock<Script> =
-    LazyLock::new(|| Script::writing(include_str!("../lua/extend.lua")).in_gathered('e', 1));
+    LazyLock::new(|| Script::writing(include_str!("../lua/extend.lua")).in_gathered('e', 1, 2));
 pub(crate) static READ_KEY: LazyLock<Script> =
-    LazyLock::new(|| Script::reading(include_str!("../lua/read_key.lua")).in_gathered('k', 1));
+    LazyLock::new(|| Script::reading(include_str!("../lua/read_key.lua")).in_gathered('k', 1, 0));
 pub(crate) static READ_ID: LazyLock<Script> =
-    LazyLock::new(|| Script::reading(include_str!("../lua/read_id.lua")).in_gathered('i', 1));
+    LazyLock::new(|| Script::reading(include_str!("../lua/read_id.lua")).in_gathered('i', 1, 0));
 pub(crate) static GATHERED: LazyLock<Script> =
     LazyLock::new(|| Script::gathered([&ACQUIRE, &RELEASE, &EXTEND, &READ_KEY, &READ_ID]));
 pub(crate) static CLEANUP: LazyLock<Script> =
@@ -48,6 +48,7 @@ pub(crate) struct Script {
 pub(crate) struct Part {
     pub(crate) letter: char,
     pub(crate) keys: usize,
+    arguments: usize,
 }
 
 impl Script {
@@ -68,9 +69,13 @@ impl Script {
         }
     }
 
-    fn in_gathered(self, letter: char, keys: usize) -> Self {
+    fn in_gathered(self, letter: char, keys: usize, arguments: usize) -> Self {
         Self {
-            part: Some(Part { letter, keys }),
+            part: Some(Part {
+                letter,
+                keys,
+                arguments,
+            }),
             ..self
         }
     }
@@ -79,10 +84,11 @@ impl Script {
     fn gathered(scripts: [&Self; 5]) -> Self {
         let mut text = "local time = redis.call('TIME')\nlocal operations = {}\n".to_owned();
         for script in scripts {
-            if let Some(Part { letter, keys }) = script.part {
+            if let Some(part) = script.part {
                 let body = script.source.replace("call('TIME')", "time");
                 text += &format!(
-                    "operations.{letter} = {{keys = {keys}, run = function(KEYS, ARGV)\n{body}end}}\n"
+                    "operations.{} = {{keys = {}, arguments = {}, run = function(KEYS, ARGV)\n{body}end}}\n",
+                    part.letter, part.keys, part.arguments
                 );
             }
         }

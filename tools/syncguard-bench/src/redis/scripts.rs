@@ -107,9 +107,9 @@ impl Names {
         let head = format!("{}{id}{}", lua::BEFORE_ID, lua::BEFORE_EXPIRY);
         let arguments = match (flavour, call) {
             (Flavour::Ours, Call::Acquire | Call::Refusal) => {
-                vec![format!(r#"{head}{ttl},"key":"{}","fence":""#, self.key)]
+                vec![head, format!(r#"{ttl},"key":"{}","fence":""#, self.key)]
             }
-            (Flavour::Ours, Call::Extend) => vec![head + &ttl],
+            (Flavour::Ours, Call::Extend) => vec![head, ttl],
             (Flavour::Ours, Call::Release) => vec![head],
             (Flavour::Ours, Call::Lookup) => vec![],
             (Flavour::Literal, Call::Acquire | Call::Refusal) => {
