@@ -64,7 +64,8 @@ pub(crate) async fn drive<W: Worker>(workers: Vec<W>, span: Duration) -> Result<
             // The same start for all: tasks that never wait would delay the start of others.
             let started = *begun.get_or_init(Instant::now);
             let (mut steps, mut watch) = (0_u32, Stopwatch::default());
-            while started.elapsed() < span {
+            // At least one, however busy the machine is.
+            while steps == 0 || started.elapsed() < span {
                 worker.step(&mut watch).await?;
                 steps += 1;
             }
