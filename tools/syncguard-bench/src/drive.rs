@@ -9,6 +9,8 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
+use crate::server_cpu::ServerCpu;
+
 /// One task's work.
 pub(crate) trait Worker: Send + 'static {
     /// One round of it.
@@ -37,6 +39,8 @@ pub(crate) struct Sample {
     /// Time that this process computed for one step, in µs: all of its threads together. `None` of
     /// another program.
     pub(crate) cpu_us: Option<f64>,
+    /// The same of the server's processes. `None` where it is not measured.
+    pub(crate) server_cpu_us: Option<f64>,
     pub(crate) latencies: [Latency; 2],
 }
 
@@ -51,6 +55,15 @@ pub(crate) struct Latency {
 
 /// Each worker repeats its step until the time is over.
 pub(crate) async fn drive<W: Worker>(workers: Vec<W>, span: Duration) -> Result<Sample> {
+    drive_on(None, workers, span).await
+}
+
+/// [`drive`] that measures this server's CPU, too.
+pub(crate) async fn drive_on<W: Worker>(
+    server: Option<ServerCpu>,
+    workers: Vec<W>,
+    span: Duration,
+) -> Result<Sample> {
     let mut tasks = JoinSet::new();
     let ready = Arc::new(Barrier::new(workers.len() + 1));
     let begun = Arc::new(OnceLock::new());
@@ -59,6 +72,8 @@ pub(crate) async fn drive<W: Worker>(workers: Vec<W>, span: Duration) -> Result<
         tasks.spawn(async move {
             // The first step connects and prepares.
             let warm = worker.step(&mut Stopwatch::default()).await;
+            ready.wait().await;
+            // Meanwhile the server's CPU time is read.
             ready.wait().await;
             warm?;
             // The same start for all: tasks that never wait would delay the start of others.
@@ -69,23 +84,31 @@ pub(crate) async fn drive<W: Worker>(workers: Vec<W>, span: Duration) -> Result<
                 worker.step(&mut watch).await?;
                 steps += 1;
             }
-            anyhow::Ok((steps, watch))
+            // With the worker: when its connection is closed, the server's process for it ends.
+            anyhow::Ok((steps, watch, worker))
         });
     }
     ready.wait().await;
+    let server_cpu = server.and_then(ServerCpu::times);
+    ready.wait().await;
     let (started, cpu) = (*begun.get_or_init(Instant::now), cpu_time());
     let (mut steps, mut laps) = (0_u32, [Vec::new(), Vec::new()]);
+    let mut workers = Vec::new();
     while let Some(done) = tasks.join_next().await {
-        let (of_one, watch) = done??;
+        let (of_one, watch, worker) = done??;
+        workers.push(worker);
         steps += of_one;
         for (all, mut of_one) in laps.iter_mut().zip(watch.laps) {
             all.append(&mut of_one);
         }
     }
     let (elapsed, cpu) = (started.elapsed(), cpu_time() - cpu);
+    let server_cpu = server_cpu.and_then(|before| server?.since(&before));
+    let of_a_step = |time| micros(time) / f64::from(steps);
     Ok(Sample {
         steps_per_second: f64::from(steps) / elapsed.as_secs_f64(),
-        cpu_us: Some(micros(cpu) / f64::from(steps)),
+        cpu_us: Some(of_a_step(cpu)),
+        server_cpu_us: server_cpu.map(of_a_step),
         latencies: laps.map(Latency::of),
     })
 }

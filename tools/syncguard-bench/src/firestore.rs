@@ -151,7 +151,7 @@ async fn beside_transactions(host: &str, settings: &Settings) -> Result<Comparis
     let span = settings.span * 4;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..settings.repetitions {
-        ours.push(measure_on(&clients, Operation::Pair, CLIENTS, span).await?);
+        ours.push(measure_on(None, &clients, Operation::Pair, CLIENTS, span).await?);
         theirs.push(transactions::measure(host, span).await?);
     }
     Comparison::new(

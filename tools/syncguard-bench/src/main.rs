@@ -26,6 +26,7 @@ mod memory;
 mod postgres;
 mod redis;
 mod report;
+mod server_cpu;
 mod sqlite;
 mod table;
 mod workload;

@@ -16,8 +16,9 @@ use crate::figure::side_by_side;
 use crate::handover::{self, Contenders, Targets};
 use crate::machine::{locked_version, version_of};
 use crate::report::StoreReport;
-use crate::workload::{OPERATIONS, Operation};
-use crate::{Settings, tell, workload};
+use crate::server_cpu::ServerCpu;
+use crate::workload::{OPERATIONS, Operation, measure_on};
+use crate::{Settings, tell};
 
 mod pgbench;
 mod rivals;
@@ -94,8 +95,8 @@ async fn measure_all(
             bench.load(operation, report).await?;
         }
     }
-    tell("time in the server");
-    report.comparisons.extend(server::times(settings).await?);
+    tell("asynchronous releases");
+    report.comparisons.extend(server::releases(settings).await?);
     tell("many locks");
     report
         .comparisons
@@ -117,9 +118,11 @@ impl Bench<'_> {
         let (mut ours, mut limits) = (Vec::new(), Vec::new());
         let (mut advisory, mut six) = (Vec::new(), Vec::new());
         let (tasks, span, url) = (self.tasks, self.settings.span, self.server.url());
+        let cpu = ServerCpu::of(self.server.pid());
         for _ in 0..self.settings.repetitions {
             empty(self.pool).await?;
-            let sample = workload::measure(self.locks, operation, tasks, span).await?;
+            let clients = std::slice::from_ref(self.locks);
+            let sample = measure_on(Some(cpu), clients, operation, tasks, span).await?;
             let rate = sample.steps_per_second;
             ours.push(sample);
             empty(self.pool).await?;
@@ -127,7 +130,7 @@ impl Bench<'_> {
             if operation == Operation::Pair {
                 advisory.push(rivals::advisory(&url, tasks, span).await?);
                 empty(self.pool).await?;
-                six.push(rivals::six_statements(&url, tasks, span).await?);
+                six.push(rivals::six_statements(cpu, &url, tasks, span).await?);
             }
         }
         report.add_load(operation, tasks, &ours, &limits);
@@ -143,7 +146,7 @@ impl Bench<'_> {
         report.comparisons.extend([
             pairs("pgbench", &limits, Some(Target::AtLeast(0.85)))?,
             pairs("session advisory lock", &advisory, None)?,
-            pairs("six statements, one DELETE", &six, None)?,
+            pairs(SIX_STATEMENTS, &six, None)?,
             Comparison::new(
                 format!("acquire, {tasks} tasks"),
                 "acquires/s of a task",
@@ -152,9 +155,24 @@ impl Bench<'_> {
                 Some(Target::AtLeast(4.0)),
             )?,
         ]);
+        let server_cpu = side_by_side(&ours, &six, |run| run.server_cpu_us);
+        if server_cpu.is_empty() {
+            tell("the system does not report the server's CPU time");
+            return Ok(());
+        }
+        report.comparisons.push(Comparison::new(
+            format!("server CPU of a pair, {tasks} tasks"),
+            "µs",
+            SIX_STATEMENTS,
+            &server_cpu,
+            Some(Target::AtMost(1.0)),
+        )?);
         Ok(())
     }
 }
+
+/// What the TypeScript original does for a pair.
+const SIX_STATEMENTS: &str = "six statements, one DELETE";
 
 async fn connect(url: &str, connections: usize) -> Result<PgPool> {
     let connections = u32::try_from(connections)?;

@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result, ensure};
 use syncguard_core::{LockGuard, LockId, LockKey, Locks, Ttl};
 
 use super::Settings;
-use super::drive::{Sample, Stopwatch, Worker, drive};
+use super::drive::{Sample, Stopwatch, Worker, drive_on};
+use super::server_cpu::ServerCpu;
 
 /// Long enough that nothing expires while it is measured.
 pub(crate) const TTL: Duration = Duration::from_secs(3600);
@@ -61,7 +62,7 @@ pub(crate) async fn measure(
     tasks: usize,
     span: Duration,
 ) -> Result<Sample> {
-    measure_on(std::slice::from_ref(locks), operation, tasks, span).await
+    measure_on(None, std::slice::from_ref(locks), operation, tasks, span).await
 }
 
 /// Pairs per second of this many tasks on either of two clients, which take turns: what slows the
@@ -82,8 +83,9 @@ pub(crate) async fn pairs_side_by_side(
     Ok(runs)
 }
 
-/// Measures one operation by this many tasks, which share these clients.
+/// Measures one operation by this many tasks, which share these clients, and the CPU of this server.
 pub(crate) async fn measure_on(
+    server: Option<ServerCpu>,
     clients: &[Locks],
     operation: Operation,
     tasks: usize,
@@ -116,7 +118,7 @@ pub(crate) async fn measure_on(
             next: 0,
         });
     }
-    let sample = drive(workers, span).await;
+    let sample = drive_on(server, workers, span).await;
     for guard in held {
         let _ = guard.release().await?;
     }

@@ -10,7 +10,8 @@ use syncguard_core::LockId;
 use syncguard_core::backend::TIME_TOLERANCE_MS;
 
 use super::alike;
-use crate::drive::{Sample, Stopwatch, Worker, drive};
+use crate::drive::{Sample, Stopwatch, Worker, drive, drive_on};
+use crate::server_cpu::ServerCpu;
 use crate::workload::{TTL, key_text};
 
 /// Measures a session's advisory lock, each task on a connection of its own.
@@ -48,7 +49,12 @@ impl Worker for Advisory {
 }
 
 /// Measures acquires that are a transaction of six statements, and releases that are one.
-pub(crate) async fn six_statements(url: &str, tasks: usize, span: Duration) -> Result<Sample> {
+pub(crate) async fn six_statements(
+    server: ServerCpu,
+    url: &str,
+    tasks: usize,
+    span: Duration,
+) -> Result<Sample> {
     let (target, mut workers) = (alike(url)?, Vec::new());
     for task in 0..tasks {
         workers.push(SixStatements {
@@ -57,7 +63,7 @@ pub(crate) async fn six_statements(url: &str, tasks: usize, span: Duration) -> R
             next: 0,
         });
     }
-    drive(workers, span).await
+    drive_on(Some(server), workers, span).await
 }
 
 struct SixStatements {

@@ -1,68 +1,38 @@
-//! The cost of locks for the server: its time, its disk, and whether many locks cost more than few.
+//! The cost of locks for the server: its disk, and whether many locks cost more than few.
 
 use anyhow::{Result, bail, ensure};
-use sqlx::{AssertSqlSafe, PgPool, query, query_scalar, raw_sql};
+use sqlx::{AssertSqlSafe, PgPool, query_scalar, raw_sql};
 use syncguard_postgres::PostgresOptions;
 use syncguard_testkit::PostgresServer;
 
-use super::{connect, connected, empty, rivals};
+use super::connected;
 use crate::comparison::{Comparison, Target};
-use crate::workload::{self, Operation, TTL};
+use crate::workload::{self, TTL};
 use crate::{Settings, tell};
 
-/// The server's own count of its time for a pair, beside the transaction of six statements. On a
-/// server of its own: counting costs time.
-pub(crate) async fn times(settings: &Settings) -> Result<Vec<Comparison>> {
-    let counting = [("shared_preload_libraries", "pg_stat_statements")];
-    let server = match PostgresServer::start_with(&counting) {
-        Ok(server) => server,
-        Err(error) => {
-            tell(&format!("the server cannot count: {error:#}"));
-            return Ok(Vec::new());
+/// Pairs per second with asynchronous releases, beside those without, on a server that syncs its disk.
+pub(crate) async fn releases(settings: &Settings) -> Result<Vec<Comparison>> {
+    let durable = PostgresServer::start_with(&[("fsync", "on"), ("full_page_writes", "on")])?;
+    let url = durable.url();
+    let mut comparisons = Vec::new();
+    for &tasks in settings.tasks {
+        let options = PostgresOptions::new();
+        let synchronous = connected(&url, tasks, options.clone()).await?;
+        let asynchronous = connected(&url, tasks, options.asynchronous_releases(true)).await?;
+        let sides = [&asynchronous, &synchronous];
+        let runs = workload::pairs_side_by_side(sides, tasks, settings).await?;
+        comparisons.push(Comparison::new(
+            format!("acquire and release, asynchronous releases, {tasks} tasks"),
+            "pairs/s",
+            "synchronous, fsync on",
+            &runs,
+            (tasks == 1).then_some(Target::AtLeast(1.5)),
+        )?);
+        for locks in [synchronous, asynchronous] {
+            locks.close().await?;
         }
-    };
-    let url = server.url();
-    let pool = connect(&url, 1).await?;
-    raw_sql("CREATE EXTENSION pg_stat_statements")
-        .execute(&pool)
-        .await?;
-    let locks = connected(&url, 1, PostgresOptions::new()).await?;
-    let mut runs = Vec::new();
-    for _ in 0..settings.repetitions {
-        reset(&pool).await?;
-        workload::measure(&locks, Operation::Pair, 1, settings.span).await?;
-        let ours = time_of_a_pair(&pool).await?;
-        reset(&pool).await?;
-        rivals::six_statements(&url, 1, settings.span).await?;
-        runs.push((ours, time_of_a_pair(&pool).await?));
     }
-    Ok(vec![Comparison::new(
-        "server time of acquire and release",
-        "µs",
-        "six statements, one DELETE",
-        &runs,
-        None,
-    )?])
-}
-
-async fn reset(pool: &PgPool) -> Result<()> {
-    empty(pool).await?;
-    query("SELECT pg_stat_statements_reset()")
-        .execute(pool)
-        .await?;
-    Ok(())
-}
-
-/// All that was executed, by the number of releases.
-async fn time_of_a_pair(pool: &PgPool) -> Result<f64> {
-    let micros: Option<f64> = query_scalar(
-        "SELECT 1000 * sum(total_exec_time + total_plan_time) \
-         / max(calls) FILTER (WHERE query LIKE '%DELETE FROM%') FROM pg_stat_statements \
-         WHERE query NOT LIKE '%pg_stat_statements%'",
-    )
-    .fetch_one(pool)
-    .await?;
-    Ok(micros.unwrap_or_default())
+    Ok(comparisons)
 }
 
 /// Pairs per second where many locks are held, beside few; and the space that they take.

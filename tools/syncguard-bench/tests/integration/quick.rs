@@ -84,6 +84,8 @@ fn postgres() {
         "16 tasks pgbench",
         "16 tasks session advisory lock",
         "acquire, 16 tasks six statements",
+        "server CPU of a pair, 16 tasks six statements, one DELETE",
+        "asynchronous releases, 1 tasks synchronous, fsync on",
         "disk of lock and fence counter",
         "beside 2000 locks",
     ];
