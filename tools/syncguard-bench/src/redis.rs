@@ -16,8 +16,9 @@ use super::figure::side_by_side;
 use super::handover::{self, Contenders, Targets};
 use super::machine::{locked_version, version_of};
 use super::report::StoreReport;
-use super::workload::{OPERATIONS, Operation};
-use super::{Settings, tell, workload};
+use super::server_cpu::ServerCpu;
+use super::workload::{OPERATIONS, Operation, measure_on};
+use super::{Settings, tell};
 
 mod limit;
 mod rival;
@@ -95,6 +96,9 @@ async fn measure_all(
     report
         .comparisons
         .extend(server::times(connection, settings).await?);
+    report
+        .comparisons
+        .extend(server::held(locks, connection, settings).await?);
     tell("memory");
     flush(connection).await?;
     report
@@ -124,15 +128,17 @@ impl Bench<'_> {
     ) -> Result<()> {
         let (mut ours, mut limits) = (Vec::new(), Vec::new());
         let (mut rivals, mut bare) = (Vec::new(), Vec::new());
+        let cpu = ServerCpu::of(self.server.pid());
         for _ in 0..self.settings.repetitions {
             flush(connection).await?;
             let span = self.settings.span;
-            let sample = workload::measure(self.locks, operation, self.tasks, span).await?;
+            let clients = std::slice::from_ref(self.locks);
+            let sample = measure_on(Some(cpu), clients, operation, self.tasks, span).await?;
             let rate = sample.steps_per_second;
             ours.push(sample);
             limits.push(self.limit(operation, rate, connection).await?);
             if operation == Operation::Pair {
-                rivals.push(rival::measure(&self.server.url(), self.tasks, span).await?);
+                rivals.push(rival::measure(cpu, &self.server.url(), self.tasks, span).await?);
                 bare.push(rival::our_scripts(connection, self.tasks, span).await?);
             }
         }
@@ -172,6 +178,18 @@ impl Bench<'_> {
                 cpu_of_rslock.map(Target::AtMost),
             )?,
         ]);
+        let server_cpu = side_by_side(&ours, &rivals, |run| run.server_cpu_us);
+        if server_cpu.is_empty() {
+            tell("the system does not report the server's CPU time");
+            return Ok(());
+        }
+        report.comparisons.push(Comparison::new(
+            format!("server CPU of a pair, {tasks} tasks"),
+            "µs",
+            "rslock",
+            &server_cpu,
+            None,
+        )?);
         Ok(())
     }
 

@@ -9,7 +9,8 @@ use redis::aio::MultiplexedConnection;
 use rslock::LockManager;
 
 use super::scripts::{Call, Flavour, Names, script};
-use crate::drive::{Sample, Stopwatch, Worker, drive};
+use crate::drive::{Sample, Stopwatch, Worker, drive, drive_on};
+use crate::server_cpu::ServerCpu;
 use crate::workload::{TTL, key_text};
 
 struct Task {
@@ -28,14 +29,19 @@ impl Worker for Task {
     }
 }
 
-pub(crate) async fn measure(url: &str, tasks: usize, span: Duration) -> Result<Sample> {
+pub(crate) async fn measure(
+    server: ServerCpu,
+    url: &str,
+    tasks: usize,
+    span: Duration,
+) -> Result<Sample> {
     let locks = LockManager::from_clients(vec![redis::Client::open(url)?]);
     let workers = (0..tasks).map(|task| Task {
         locks: locks.clone(),
         task,
         next: 0,
     });
-    drive(workers.collect(), span).await
+    drive_on(Some(server), workers.collect(), span).await
 }
 
 struct BareTask {

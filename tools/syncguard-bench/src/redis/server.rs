@@ -11,7 +11,7 @@ use super::scripts::{CALLS, Call, Flavour, Names, script};
 use super::{connect, flush};
 use crate::comparison::{Comparison, Target};
 use crate::drive::median;
-use crate::workload::{self, TTL};
+use crate::workload::{self, Operation, TTL};
 use crate::{Settings, tell};
 
 /// Commands sent at once.
@@ -120,6 +120,49 @@ async fn evalsha_time(connection: &mut MultiplexedConnection) -> Result<f64> {
         })
         .and_then(|time| time.parse().ok())
         .context("the server does not tell its time")
+}
+
+/// How long calls of many tasks, which are gathered, hold the server: the 99.9th percentile by its own count.
+/// `None` of a server before version 7, which does not count it.
+pub(crate) async fn held(
+    locks: &Locks,
+    connection: &mut MultiplexedConnection,
+    settings: &Settings,
+) -> Result<Option<Comparison>> {
+    const TASKS: usize = 64;
+    /// So that a run has some thousand calls.
+    const SPANS: u32 = 4;
+    let counting = cmd("CONFIG")
+        .arg(&["SET", "latency-tracking-info-percentiles", "99.9"])
+        .exec_async(connection)
+        .await;
+    if counting.is_err() {
+        tell("the server does not count how long calls hold it");
+        return Ok(None);
+    }
+    let mut runs = Vec::new();
+    for _ in 0..settings.repetitions {
+        flush(connection).await?;
+        cmd("CONFIG")
+            .arg("RESETSTAT")
+            .exec_async(connection)
+            .await?;
+        workload::measure(locks, Operation::Pair, TASKS, settings.span * SPANS).await?;
+        runs.push((evalsha_p999(connection).await?, 500.0));
+    }
+    let what = format!("a call in the server, {TASKS} tasks, p99.9");
+    Comparison::new(what, "µs", "0.5 ms", &runs, Some(Target::AtMost(1.0))).map(Some)
+}
+
+async fn evalsha_p999(connection: &mut MultiplexedConnection) -> Result<f64> {
+    let text: String = cmd("INFO")
+        .arg("latencystats")
+        .query_async(connection)
+        .await?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("latency_percentiles_usec_evalsha:p99.9="))
+        .and_then(|time| time.trim().parse().ok())
+        .with_context(|| format!("the server tells no percentile: {text}"))
 }
 
 /// Memory of one lock, as the server tells it.

@@ -72,6 +72,8 @@ fn redis() {
         "16 tasks rslock",
         "server time of acquire as specified",
         "server time of release as specified",
+        "server CPU of a pair, 16 tasks rslock",
+        "a call in the server, 64 tasks, p99.9 0.5 ms",
         "memory of lock, index and fence counter",
         "beside 2000 locks",
     ];
