@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, FailureReason, Grant,
+    AcquireRequest, AcquireResult, Capabilities, CloseRequest, ExtendRequest, FailureReason,
     IsLockedRequest, ListPage, ListPosition, ListRequest, LockBackend, Lookup, LookupRequest,
     PreflightRequest, PurgeRequest, ReleaseRequest, Throttle, TimeAuthority, Watch, WatchRequest,
 };
@@ -119,26 +119,6 @@ impl PostgresBackend {
             reply => reply,
         }
     }
-
-    /// A grant whose insert waited: its lease is made to last for the TTL from now.
-    async fn renewed(
-        &self,
-        grant: Grant,
-        request: AcquireRequest<'_>,
-    ) -> Result<AcquireResult, LockError> {
-        let AcquireRequest {
-            id, ttl, deadline, ..
-        } = request;
-        let extended = self.extend(ExtendRequest::new(id, ttl, deadline)).await;
-        // Failed or not, the id may hold the key.
-        let extended = extended.map_err(LockError::with_outcome_unknown)?;
-        Ok(match extended.expires_at_ms() {
-            Some(expires_at_ms) => {
-                AcquireResult::Acquired(Grant::new(*id, expires_at_ms, grant.fence))
-            }
-            None => AcquireResult::locked(),
-        })
-    }
 }
 
 impl LockBackend for PostgresBackend {
@@ -173,7 +153,6 @@ impl LockBackend for PostgresBackend {
             let reply = reply?;
             match reply.verdict()? {
                 "granted" => return read_grant(&reply, id).map(AcquireResult::Acquired),
-                "late" => return self.renewed(read_grant(&reply, id)?, request).await,
                 "locked" => return read_locked(&reply),
                 "exhausted" => return Err(Fence::exhausted()),
                 // The acquire queued for as long as its lease would have lasted: that is contention.

@@ -23,6 +23,9 @@ const NO_POSTGRESQL: &str = "the server broke PostgreSQL's protocol; check that 
 /// The length of a SQLSTATE. A server that is no PostgreSQL can send an error without one.
 const STATE_LENGTH: usize = 5;
 
+/// What an acquire fails with, as a text that is no number, if the lease that it wrote began too late.
+pub(crate) const BEGAN_LATE: &str = "SyncGuard tries again: the lease began late";
+
 /// How far an operation was when it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -42,6 +45,11 @@ pub(crate) fn map(error: sqlx::Error, stage: Stage) -> LockError {
     use ErrorCode::{InvalidArgument, NetworkTimeout, RateLimited, ServiceUnavailable};
 
     let (code, message, unknown) = match &error {
+        sqlx::Error::Database(_) if began_late(&error) => (
+            ServiceUnavailable,
+            "the server wrote each lease too late, retries exhausted",
+            false,
+        ),
         sqlx::Error::Database(database) => {
             let state = database.code().unwrap_or_default();
             let (code, message) = classify(&state);
@@ -110,9 +118,14 @@ pub(crate) fn wrong_reply(stage: Stage) -> LockError {
 }
 
 /// Whether the server rolled the statement back because of another transaction: a serialization
-/// failure or a deadlock.
+/// failure, a deadlock, or a lease that began late.
 pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
-    has_state(error, &["40001", "40P01"])
+    has_state(error, &["40001", "40P01"]) || began_late(error)
+}
+
+fn began_late(error: &sqlx::Error) -> bool {
+    let database = error.as_database_error();
+    database.is_some_and(|error| error.message().contains(BEGAN_LATE))
 }
 
 /// Whether the server stops, or is read-only: after a failover its address may lead to another server.

@@ -59,7 +59,7 @@ granted AS (
     -- A grant that stays as it is has an earlier fence, and is not late.
     RETURNING CASE
         WHEN {late} AND fence = (SELECT pg_catalog.lpad(next_fence.fence::text, 15, '0') FROM next_fence)
-        THEN 'late' ELSE 'granted'
+        THEN {began_late} ELSE 'granted'
     END AS verdict, expires_at_ms, fence
 )
 SELECT {proof}, verdict, expires_at_ms, fence, free_in_ms

@@ -27,7 +27,7 @@ granted AS (
     SELECT $3, $2, now_ms + $5, now_ms, pg_catalog.lpad(fence::text, 15, '0'), $6
     FROM (SELECT fence, {now_ms} AS now_ms FROM next_fence WHERE {in_time_at_all} OFFSET 0) AS stamped
     ON CONFLICT (key) DO NOTHING
-    RETURNING CASE WHEN {late} THEN 'late' ELSE 'granted' END AS verdict, expires_at_ms, fence
+    RETURNING CASE WHEN {late} THEN {began_late} ELSE 'granted' END AS verdict, expires_at_ms, fence
 )
 SELECT {proof}, coalesce(verdict, 'again') AS verdict, expires_at_ms, fence, free_in_ms
 FROM (VALUES (1)) AS one_row

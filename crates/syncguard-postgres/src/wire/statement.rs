@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, Decode, Postgres, Row as _, SqlSafeStr as _, SqlStr, T
 use syncguard_core::backend::{CLEANUP_GUARD_MS, FENCE_MAX, MAX_PAGE_SIZE, TIME_TOLERANCE_MS};
 use syncguard_core::{ErrorCode, LockError, hash_key};
 
+use crate::error::BEGAN_LATE;
 use crate::names::Names;
 
 /// The longest that an acquire may wait in the server and still be granted, in milliseconds.
@@ -38,6 +39,12 @@ fn live(expires_at_ms: &str, now_ms: &str) -> String {
 /// In acquire: whether a lock that was just inserted has lost some of its TTL. An insert whose snapshot does
 /// not show a row that is being deleted waits for that delete, with values from before the wait.
 const LATE: &str = "{now_ms} - acquired_at_ms > {late_ms}";
+
+/// Fails the statement, for [`is_conflict`](crate::error::is_conflict) to see: nobody sees that lock, and the
+/// statement is sent again.
+fn began_late() -> String {
+    format!("('{BEGAN_LATE}, fence ' || fence)::int::text")
+}
 
 /// By how much less than its TTL a lease may last from the moment of its grant, in milliseconds.
 const LATE_MS: i64 = 20;
@@ -170,6 +177,7 @@ fn fill_in(template: &str, names: &Names) -> String {
         .replace("{live_then}", &live("expires_at_ms", "now_ms"))
         .replace("{of_live_lock}", OF_LIVE_LOCK)
         .replace("{late}", LATE)
+        .replace("{began_late}", &began_late())
         .replace("{now_ms}", NOW_MS)
         .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
         .replace("{cleanup_guard_ms}", &CLEANUP_GUARD_MS.to_string())

@@ -175,6 +175,9 @@ async fn a_grant_after_a_delete_that_was_not_seen_has_its_full_ttl() {
         "{} ms too short",
         freed + 60_000 - grant.expires_at_ms
     );
+    // Nobody has seen the lease that began before the wait.
+    let lasting = "SELECT expires_at_ms - acquired_at_ms FROM {locks}";
+    assert_eq!(fixture.number(lasting).await, 60_000);
 }
 
 #[tokio::test]
