@@ -36,18 +36,16 @@ fn live(expires_at_ms: &str, now_ms: &str) -> String {
     format!("({expires_at_ms} > {now_ms} - {TIME_TOLERANCE_MS})")
 }
 
-/// In acquire: whether a lock that was just inserted has lost some of its TTL. An insert whose snapshot does
-/// not show a row that is being deleted waits for that delete, with values from before the wait.
-const LATE: &str = "{now_ms} - acquired_at_ms > {late_ms}";
+/// In acquire: whether a lock that was just inserted has lost more than 2 % of its TTL, or 20 ms if these are more.
+/// An insert whose snapshot does not show a row that is being deleted waits for that delete, with values from
+/// before the wait.
+const LATE: &str = "{now_ms} - acquired_at_ms > greatest($5 / 50, 20)";
 
 /// Fails the statement, for [`is_conflict`](crate::error::is_conflict) to see: nobody sees that lock, and the
 /// statement is sent again.
 fn began_late() -> String {
     format!("('{BEGAN_LATE}, fence ' || fence)::int::text")
 }
-
-/// By how much less than its TTL a lease may last from the moment of its grant, in milliseconds.
-const LATE_MS: i64 = 20;
 
 /// In acquire: the reply if a live lock was there. Idempotent: the id that holds the key gets the same grant
 /// again. Others get in how many milliseconds this statement would find the lock dead.
@@ -182,7 +180,6 @@ fn fill_in(template: &str, names: &Names) -> String {
         .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
         .replace("{cleanup_guard_ms}", &CLEANUP_GUARD_MS.to_string())
         .replace("{max_wait_ms}", &MAX_WAIT_MS.to_string())
-        .replace("{late_ms}", &LATE_MS.to_string())
         .replace("{look_at}", &MAX_PAGE_SIZE.to_string())
         .replace("{fence_max}", &FENCE_MAX.to_string())
         .replace("{class}", &names.class().to_string())
