@@ -3,7 +3,7 @@
 WITH
 -- The row as it was when the statement began. A contended attempt ends here, without a write or a wait.
 existing AS MATERIALIZED (
-    SELECT lock_id, expires_at_ms, fence, {live} AS live
+    SELECT lock_id = $2 AS own, expires_at_ms, fence, {live} AS live
     FROM {locks}
     WHERE key = $3
 ),
@@ -62,19 +62,19 @@ granted AS (
         THEN {began_late} ELSE 'granted'
     END AS verdict, expires_at_ms, fence
 )
-SELECT {proof}, verdict, expires_at_ms, fence, free_in_ms
-FROM (
-    SELECT verdict, expires_at_ms, fence, NULL::bigint AS free_in_ms FROM granted
-    UNION ALL
-    {of_live_lock}
-    UNION ALL
-    SELECT CASE
+SELECT {proof},
+    CASE
+        WHEN existing.own THEN 'granted'
+        WHEN NOT existing.own THEN 'locked'
+        WHEN granted.verdict IS NOT NULL THEN granted.verdict
         WHEN saved THEN 'again'
         WHEN NOT {in_time} THEN CASE WHEN waited THEN 'waited' ELSE 'again' END
         WHEN EXISTS (SELECT FROM next_fence) THEN 'locked'
         -- Still in time, so it was in time before: only FENCE_MAX can have stopped the counter.
         ELSE 'exhausted'
-    END, NULL, NULL, NULL
-    FROM after_waits
-    WHERE NOT EXISTS (SELECT FROM granted)
-) AS reply
+    END AS verdict,
+    {grant_or_wait}
+FROM (VALUES (1)) AS one_row
+LEFT JOIN granted ON true
+LEFT JOIN existing ON existing.live
+LEFT JOIN after_waits ON true

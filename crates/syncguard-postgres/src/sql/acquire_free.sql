@@ -3,7 +3,7 @@
 -- $1 statement, $2 lock id, $3 storage key, $4 fence key, $5 TTL in ms, $6 user's key
 WITH
 existing AS MATERIALIZED (
-    SELECT lock_id, expires_at_ms, fence, {live} AS live
+    SELECT lock_id = $2 AS own, expires_at_ms, fence, {live} AS live
     FROM {locks}
     WHERE key = $3
 ),
@@ -29,10 +29,13 @@ granted AS (
     ON CONFLICT (key) DO NOTHING
     RETURNING CASE WHEN {late} THEN {began_late} ELSE 'granted' END AS verdict, expires_at_ms, fence
 )
-SELECT {proof}, coalesce(verdict, 'again') AS verdict, expires_at_ms, fence, free_in_ms
+SELECT {proof},
+    CASE
+        WHEN existing.own THEN 'granted'
+        WHEN NOT existing.own THEN 'locked'
+        ELSE coalesce(granted.verdict, 'again')
+    END AS verdict,
+    {grant_or_wait}
 FROM (VALUES (1)) AS one_row
-LEFT JOIN (
-    SELECT verdict, expires_at_ms, fence, NULL::bigint AS free_in_ms FROM granted
-    UNION ALL
-    {of_live_lock}
-) AS decided ON true
+LEFT JOIN granted ON true
+LEFT JOIN existing ON existing.live
