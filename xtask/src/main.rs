@@ -27,7 +27,7 @@ mod test;
     about = "The workspace's own commands"
 )]
 enum Task {
-    /// Everything: servers, unit, integration, doc and compile-fail tests, the suite on each store
+    /// Everything: servers, unit, integration and doc tests, the suite on each store
     ///
     /// Installs missing programs as root on Debian or Ubuntu, and otherwise says what to install. Servers
     /// run on free loopback ports in temporary folders and are stopped at the end. If a store's variable is

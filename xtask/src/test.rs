@@ -54,7 +54,6 @@ pub(crate) fn summarise(results: &[(&str, Tally)]) -> Verdict {
     total.verdict()
 }
 
-/// The compile-fail cases are among them, as a test of the core.
 fn unit_and_integration(variables: &Variables) -> Result<Tally> {
     let (mut command, read): (_, fn(&str) -> Tally) = if cargo_has("nextest") {
         let cores = thread::available_parallelism().map_or(1, usize::from);
