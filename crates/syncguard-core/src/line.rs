@@ -28,6 +28,10 @@ const STAND_BACK: u32 = 2;
 const SHORTEST_STAND_BACK: Duration = Duration::from_millis(2);
 const LONGEST_STAND_BACK: Duration = Duration::from_millis(100);
 
+/// After so long without a pause, a process pauses although it knows of nobody else: its line asks as soon as a
+/// release is answered, and may win every race against others that want the key.
+const LONGEST_ALONE: Duration = Duration::from_millis(250);
+
 /// For how long after a refusal SyncGuard assumes that others want the key. Others that poll ask at least
 /// this often.
 const CONTENDED_FOR: Duration = Duration::from_secs(1);
@@ -72,13 +76,15 @@ struct Line<F: FenceToken> {
 struct Share {
     /// When the key was last seen held by others.
     refused_at: Option<Instant>,
-    /// How long that reply took.
+    /// How long that reply took, or that to the last grant where there was none.
     round_trip: Duration,
     /// Grants in a row since then.
     run: u32,
     longest_run: u32,
     /// The process has paused, and not asked since.
     stood_back: bool,
+    /// Since when the line has got the key without a pause, and knows of nobody else.
+    alone_since: Option<Instant>,
 }
 
 impl Default for Share {
@@ -89,13 +95,20 @@ impl Default for Share {
             run: 0,
             longest_run: RUN,
             stood_back: false,
+            alone_since: None,
         }
     }
 }
 
 impl Share {
-    fn granted(&mut self) {
+    fn granted(&mut self, asked: Option<Instant>) {
         self.run = self.run.saturating_add(1);
+        if let Some(asked) = asked
+            && self.run >= RUN
+            && self.refused_at.is_none()
+        {
+            self.round_trip = asked.elapsed();
+        }
         if self.stood_back {
             // Nobody acquired the key in the pause.
             self.stood_back = false;
@@ -118,10 +131,20 @@ impl Share {
     }
 
     fn stand_back(&mut self) -> bool {
-        let due = self.run >= self.longest_run && self.contended_until().is_some();
+        if self.run < RUN {
+            return false;
+        }
+        let due = match self.contended_until() {
+            Some(_) => self.run >= self.longest_run,
+            None => {
+                let now = Instant::now();
+                now - *self.alone_since.get_or_insert(now) >= LONGEST_ALONE
+            }
+        };
         if due {
             self.run = 0;
             self.stood_back = true;
+            self.alone_since = None;
         }
         due
     }
@@ -246,9 +269,10 @@ impl<F: FenceToken> Place<F> {
         (InLine(self), ahead)
     }
 
-    /// Notes that this lease holds the key. Others wait until the place is dropped.
-    pub(crate) fn hold(&self, lease: &Lease<F>) {
-        unpoisoned(&self.line.share).granted();
+    /// Notes that this lease holds the key, which a caller in the line asked for at that time. Others wait until the
+    /// place is dropped.
+    pub(crate) fn hold(&self, lease: &Lease<F>, asked: Option<Instant>) {
+        unpoisoned(&self.line.share).granted(asked);
         let id = *self.holds.get_or_init(|| *lease.lock_id());
         *unpoisoned(&self.line.held) = Some((id, lease.downgrade()));
     }
@@ -408,28 +432,28 @@ mod tests {
         let mut share = Share::default();
         for _ in 0..1_000 {
             assert!(!share.stand_back(), "nobody else wants the key");
-            share.granted();
+            share.granted(None);
         }
         share.refused(Duration::ZERO);
         for run in [2, 4, 8, 16, 32, 64, 64] {
             for _ in 0..run {
                 assert!(!share.stand_back());
-                share.granted();
+                share.granted(None);
             }
             assert!(share.stand_back(), "after {run} grants");
             assert!(!share.stand_back(), "once");
         }
         share.refused(Duration::ZERO);
-        share.granted();
-        share.granted();
+        share.granted(None);
+        share.granted(None);
         assert!(
             share.stand_back(),
             "others acquired the key in the meantime"
         );
         share.refused(Duration::ZERO);
         tokio::time::advance(CONTENDED_FOR).await;
-        share.granted();
-        share.granted();
+        share.granted(None);
+        share.granted(None);
         assert!(!share.stand_back(), "the others are gone");
     }
 }

@@ -286,7 +286,7 @@ impl<F: FenceToken> Parts<F> {
         let mut attempted = attempt(locks, key, ttl, options, None).await?;
         if let Attempt::Acquired(guard) = &mut attempted {
             let place = locks.lines().enter(key);
-            place.hold(guard);
+            place.hold(guard, None);
             guard.keep(place);
         }
         Ok(attempted)

@@ -143,7 +143,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
                 let asked = Instant::now();
                 match self.ask(ttl).await? {
                     Some(Attempt::Acquired(guard)) => {
-                        place.hold(&guard);
+                        place.hold(&guard, Some(asked));
                         return Ok(guard);
                     }
                     Some(Attempt::Locked { free_in: told }) => {

@@ -274,6 +274,34 @@ async fn a_release_elsewhere_wakes_the_head_of_the_line_at_once() {
     }
 }
 
+/// The other process asks 1 ms after its wake-up, when a caller of this one has the key again.
+#[tokio::test(start_paused = true)]
+async fn a_process_that_always_asks_later_gets_its_turn() {
+    let faulty = FaultyBackend::default();
+    let (locks, elsewhere) = (Locks::new(faulty.store.clone()), faulty.locks());
+    faulty.plan(
+        Operation::Acquire,
+        std::iter::repeat_n(Fault::DelayRequest(MS), 10_000),
+    );
+    let mut busy = JoinSet::new();
+    for _ in 0..3 {
+        let locks = locks.clone();
+        busy.spawn(async move {
+            loop {
+                let section = async |_| sleep(2 * MS).await;
+                let _ = locks.lock("k").timeout(MINUTE).run(section).await.unwrap();
+            }
+        });
+    }
+    sleep(Duration::from_secs(3)).await;
+    let started = Instant::now();
+    for _ in 0..10 {
+        let guard = elsewhere.lock("k").timeout(MINUTE).await.unwrap();
+        assert!(guard.release().await.unwrap().is_released());
+    }
+    assert!(started.elapsed() < 10 * Duration::from_millis(300));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_never_is_in_place_holds_nobody_up() {
     let faulty = FaultyBackend::default();
