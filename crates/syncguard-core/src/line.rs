@@ -28,9 +28,9 @@ const STAND_BACK: u32 = 2;
 const SHORTEST_STAND_BACK: Duration = Duration::from_millis(2);
 const LONGEST_STAND_BACK: Duration = Duration::from_millis(100);
 
-/// After so long without a pause, a process pauses although it knows of nobody else: its line asks as soon as a
-/// release is answered, and may win every race against others that want the key.
-const LONGEST_ALONE: Duration = Duration::from_millis(250);
+/// After so many times its length without a pause, a process pauses although it knows of nobody else: its line asks as
+/// soon as a release is answered, and may win every race against others that want the key.
+const LONGEST_ALONE: u32 = 100;
 
 /// For how long after a refusal SyncGuard assumes that others want the key. Others that poll ask at least
 /// this often.
@@ -130,15 +130,18 @@ impl Share {
         (Instant::now() < until).then_some(until)
     }
 
-    fn stand_back(&mut self) -> bool {
+    /// How long to pause for the others, if it is time to.
+    fn stand_back(&mut self) -> Option<Duration> {
         if self.run < RUN {
-            return false;
+            return None;
         }
+        let pause = self.round_trip * STAND_BACK;
+        let pause = pause.clamp(SHORTEST_STAND_BACK, LONGEST_STAND_BACK);
         let due = match self.contended_until() {
             Some(_) => self.run >= self.longest_run,
             None => {
                 let now = Instant::now();
-                now - *self.alone_since.get_or_insert(now) >= LONGEST_ALONE
+                now - *self.alone_since.get_or_insert(now) >= pause * LONGEST_ALONE
             }
         };
         if due {
@@ -146,7 +149,7 @@ impl Share {
             self.stood_back = true;
             self.alone_since = None;
         }
-        due
+        due.then_some(pause)
     }
 }
 
@@ -284,11 +287,7 @@ impl<F: FenceToken> Place<F> {
 
     /// How long to pause for the others.
     pub(crate) fn stand_back(&self) -> Option<Duration> {
-        let mut share = unpoisoned(&self.line.share);
-        let pause = share.round_trip * STAND_BACK;
-        share
-            .stand_back()
-            .then(|| pause.clamp(SHORTEST_STAND_BACK, LONGEST_STAND_BACK))
+        unpoisoned(&self.line.share).stand_back()
     }
 
     /// Whether other callers wait, too.
@@ -431,29 +430,29 @@ mod tests {
     async fn a_process_stands_back_after_a_run_that_grows_while_nobody_takes_the_key() {
         let mut share = Share::default();
         for _ in 0..1_000 {
-            assert!(!share.stand_back(), "nobody else wants the key");
+            assert_eq!(share.stand_back(), None, "nobody else wants the key");
             share.granted(None);
         }
         share.refused(Duration::ZERO);
         for run in [2, 4, 8, 16, 32, 64, 64] {
             for _ in 0..run {
-                assert!(!share.stand_back());
+                assert_eq!(share.stand_back(), None);
                 share.granted(None);
             }
-            assert!(share.stand_back(), "after {run} grants");
-            assert!(!share.stand_back(), "once");
+            assert!(share.stand_back().is_some(), "after {run} grants");
+            assert_eq!(share.stand_back(), None, "once");
         }
         share.refused(Duration::ZERO);
         share.granted(None);
         share.granted(None);
         assert!(
-            share.stand_back(),
+            share.stand_back().is_some(),
             "others acquired the key in the meantime"
         );
         share.refused(Duration::ZERO);
         tokio::time::advance(CONTENDED_FOR).await;
         share.granted(None);
         share.granted(None);
-        assert!(!share.stand_back(), "the others are gone");
+        assert_eq!(share.stand_back(), None, "the others are gone");
     }
 }
