@@ -138,8 +138,10 @@ async fn an_acquire_that_is_dropped_while_it_waits_takes_nothing_later() {
         let abandoned = tokio::time::timeout(Duration::from_millis(25), waiting).await;
         assert!(abandoned.is_err());
     }
+    // An attempt that was under way goes on, and ends before the next write has its turn.
+    let next = acquire_by(&backend, &key("next"), MINUTE, Duration::from_secs(2)).await;
+    assert!(next.is_err());
     execute(&mut other, "COMMIT").await;
-    // A write has its turn after all that were sent before.
     take(&backend, &key("another"), MINUTE).await;
     assert!(!is_held(&backend, &key("k")).await);
 }
