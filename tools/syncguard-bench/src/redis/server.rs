@@ -108,18 +108,21 @@ async fn time_of(
 }
 
 async fn evalsha_time(connection: &mut MultiplexedConnection) -> Result<f64> {
-    let text: String = cmd("INFO")
-        .arg("commandstats")
-        .query_async(connection)
-        .await?;
-    text.lines()
-        .find_map(|line| line.strip_prefix("cmdstat_evalsha:"))
-        .and_then(|line| {
-            line.split(',')
-                .find_map(|field| field.strip_prefix("usec_per_call="))
-        })
+    let counts = info(connection, "commandstats", "cmdstat_evalsha:").await?;
+    counts
+        .split(',')
+        .find_map(|field| field.strip_prefix("usec_per_call="))
         .and_then(|time| time.parse().ok())
         .context("the server does not tell its time")
+}
+
+/// What a section of the server's `INFO` has behind a name.
+async fn info(connection: &mut MultiplexedConnection, section: &str, name: &str) -> Result<String> {
+    let text: String = cmd("INFO").arg(section).query_async(connection).await?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name));
+    value
+        .map(str::to_owned)
+        .with_context(|| format!("no {name} in INFO {section}: {text}"))
 }
 
 /// How long calls of many tasks, which are gathered, hold the server: the 99.9th percentile by its own count.
@@ -155,14 +158,9 @@ pub(crate) async fn held(
 }
 
 async fn evalsha_p999(connection: &mut MultiplexedConnection) -> Result<f64> {
-    let text: String = cmd("INFO")
-        .arg("latencystats")
-        .query_async(connection)
-        .await?;
-    text.lines()
-        .find_map(|line| line.strip_prefix("latency_percentiles_usec_evalsha:p99.9="))
-        .and_then(|time| time.trim().parse().ok())
-        .with_context(|| format!("the server tells no percentile: {text}"))
+    let name = "latency_percentiles_usec_evalsha:p99.9=";
+    let time = info(connection, "latencystats", name).await?;
+    time.parse().context("the server tells no percentile")
 }
 
 /// Memory of one lock, as the server tells it.
