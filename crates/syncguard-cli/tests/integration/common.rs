@@ -93,6 +93,14 @@ impl Stage {
         text.lines().map(ToOwned::to_owned).collect()
     }
 
+    /// The same without repetitions: Linux sends the signal of a parent's death once for each thread of
+    /// `syncguard` that it takes for the parent.
+    pub(crate) fn distinct_lines(&self, name: &str) -> Vec<String> {
+        let mut lines = self.lines(name);
+        lines.dedup();
+        lines
+    }
+
     pub(crate) fn count(&self, name: &str, line: &str) -> usize {
         let lines = self.lines(name);
         lines.iter().filter(|it| *it == line).count()

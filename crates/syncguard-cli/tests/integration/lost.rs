@@ -101,6 +101,7 @@ fn a_command_whose_wrapper_was_killed_is_killed_with_its_group_after_the_grace()
             let pid = stage.lines(name).concat();
             eventually("the end of the group", || !runs(&pid));
         }
+        assert_eq!(stage.distinct_lines("log"), ["ready", "TERM"]);
     }
 }
 

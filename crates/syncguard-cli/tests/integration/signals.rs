@@ -229,6 +229,7 @@ fn a_killed_wrapper_tells_the_command_and_the_key_is_free_after_the_ttl() {
         syncguard.signal(Signal::KILL);
         syncguard.end();
         stage.wait_for("log", "TERM");
+        assert_eq!(stage.distinct_lines("log"), ["ready", "TERM"]);
         let (code, text) = stage.outcome(&["run", "k", "--wait", "60s", "--", "true"]);
         assert_eq!(code, 0, "{text}");
         stage.touch("stop");
