@@ -118,6 +118,13 @@ async fn pair(arguments: &[&str]) -> Pair {
 }
 
 impl Pair {
+    /// Cuts the replica off. The proxy closes its connection a moment later: until then a write would reach it.
+    async fn cut_off(&self) {
+        self.between.set(Faults::REFUSE);
+        let replicas = async || self.raw.info("replication", "connected_slaves").await;
+        eventually("the replica is cut off", async || replicas().await == 0).await;
+    }
+
     /// What a failover does.
     async fn fail_over(&mut self) -> Locks {
         self.primary.kill();
@@ -134,7 +141,7 @@ async fn a_lock_that_was_not_replicated_is_granted_twice_with_the_same_fence() {
     let first = locks_at(&servers.primary.url()).await;
     servers.raw.run::<()>(&["SET", "unrelated", "1"]).await;
     replicated(&servers.raw).await;
-    servers.between.set(Faults::REFUSE);
+    servers.cut_off().await;
 
     let ttl = Duration::from_secs(600);
     let one = first.try_lock("k").ttl(ttl).await.unwrap().unwrap();
@@ -164,7 +171,7 @@ async fn min_replicas_to_write_refuses_instead() {
     let held = first.try_lock("held").ttl(ttl).await.unwrap().unwrap();
     servers.raw.run::<()>(&["SET", "unrelated", "1"]).await;
     replicated(&servers.raw).await;
-    servers.between.set(Faults::REFUSE);
+    servers.cut_off().await;
 
     let good = async || {
         servers
