@@ -1,8 +1,11 @@
 //! Callers that wait are woken when the key becomes free, by any client.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use syncguard_core::{AutoExtend, LockGuard, Locks};
+use syncguard_core::backend::{LockBackend as _, WatchRequest};
+use syncguard_core::{AutoExtend, LockGuard, LockKey, Locks};
 use syncguard_redis::{RedisBackend, RedisOptions};
 use syncguard_testkit::{RedisCluster, RedisSentinel, RedisServer};
 use tokio::task::JoinHandle;
@@ -175,6 +178,50 @@ async fn an_extend_costs_a_waiting_process_one_read_and_no_acquire() {
     );
     assert!(holder.release().await.unwrap().is_released());
     drop(served(waiting).await);
+}
+
+/// The server reports a release to all of them in the same order each time.
+#[tokio::test]
+async fn of_those_that_a_release_wakes_only_one_that_was_overtaken_asks_without_a_read() {
+    let server = RedisServer::start().unwrap();
+    let (waits_long, waits_since_now) = (connected(&server).await, connected(&server).await);
+    let raw = Raw::connect(&server.url()).await;
+    let key = LockKey::new("k").unwrap();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    let watch = async |backend: &RedisBackend| {
+        let watch = backend.watch(WatchRequest::new(&key, deadline)).await;
+        watch.unwrap().expect("wake-ups")
+    };
+    let begin = async |lease: u32| {
+        let value = format!(r#"{{"lockId":"{lease:022}"}}"#);
+        raw.run::<()>(&["SET", "syncguard:k", &value]).await;
+    };
+    let reads = async || raw.commands_run("get").await;
+
+    begin(0).await;
+    let mut long = watch(&waits_long).await;
+    let is_last = Arc::new(AtomicBool::new(false));
+    let patient = tokio::spawn({
+        let is_last = Arc::clone(&is_last);
+        async move {
+            while !is_last.load(Ordering::SeqCst) {
+                long.changed().await.unwrap();
+            }
+        }
+    });
+    for lease in 1..=4 {
+        let before = reads().await;
+        begin(lease).await;
+        let is_read = async || reads().await > before;
+        eventually("the watch reads the new lease", is_read).await;
+    }
+    let mut since_now = watch(&waits_since_now).await;
+    let before = reads().await;
+    is_last.store(true, Ordering::SeqCst);
+    let _: i64 = raw.run(&["DEL", "syncguard:k"]).await;
+    since_now.changed().await.unwrap();
+    patient.await.unwrap();
+    assert_eq!(reads().await - before, 1);
 }
 
 #[tokio::test]
