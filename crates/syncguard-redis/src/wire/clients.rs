@@ -20,7 +20,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::connect;
 use crate::error::{CommandError, still_in_flight};
-use crate::wire::gather::{Admission, Batch, CALLS_IN_FLIGHT, Driver, Gate, Reply, ScriptCall};
+use crate::wire::gather::{Admission, Batch, CALLS_IN_FLIGHT, Gate, Reply, ScriptCall, Sender};
 use crate::wire::keep_alive::keep_alive;
 use crate::wire::spawn_on_drop::SpawnOnDrop;
 
@@ -157,17 +157,17 @@ impl Clients {
         }
         match link.gate.admit(call) {
             Admission::Direct(call, _direct) => self.send_script(&link.client, call).await,
-            Admission::Gathered { pending, driver } => {
-                if let Some(driver) = driver {
+            Admission::Gathered { pending, sender } => {
+                if let Some(sender) = sender {
                     let runtime = self.driving_runtime()?;
-                    drop(runtime.spawn(self.clone().drive(index, driver)));
+                    drop(runtime.spawn(self.clone().send_gathered(index, sender)));
                 }
                 pending.reply().await
             }
         }
     }
 
-    /// The runtime of drivers. A caller's runtime would not do: a driver would stop while no thread runs
+    /// The runtime of senders. A caller's runtime would not do: a sender would stop while no thread runs
     /// that runtime.
     fn driving_runtime(&self) -> Result<Handle, CommandError> {
         match &self.0.home {
@@ -177,7 +177,7 @@ impl Clients {
     }
 
     /// Sends the operations that wait at a gate, until there are none.
-    async fn drive(self, index: usize, mut driver: Driver) {
+    async fn send_gathered(self, index: usize, mut sender: Sender) {
         let Ok(link) = self.link(index) else {
             return;
         };
@@ -187,16 +187,16 @@ impl Clients {
             // A reply wakes several callers: their next operations can share a call, too.
             tokio::task::yield_now().await;
             while calls.len() < CALLS_IN_FLIGHT
-                && let Some(batch) = driver.next(calls.len())
+                && let Some(batch) = sender.next(calls.len())
             {
                 calls.push(self.send_batch(&link.client, batch));
             }
-            if driver.is_done() {
+            if sender.is_done() {
                 return;
             }
             tokio::select! {
                 _ = calls.next() => {}
-                () = driver.arrival(), if calls.len() < CALLS_IN_FLIGHT => {}
+                () = sender.arrival(), if calls.len() < CALLS_IN_FLIGHT => {}
             }
         }
     }

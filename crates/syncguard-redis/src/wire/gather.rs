@@ -84,8 +84,8 @@ struct State {
     direct: usize,
     waiting: VecDeque<Waiting>,
     last_ticket: u64,
-    /// Whether there is a [`Driver`].
-    is_driven: bool,
+    /// Whether there is a [`Sender`].
+    has_sender: bool,
 }
 
 #[derive(Debug)]
@@ -99,10 +99,10 @@ struct Waiting {
 pub(crate) enum Admission<'a> {
     /// By its caller: the connection is free.
     Direct(ScriptCall, Direct<'a>),
-    /// With others, by the driver. The caller spawns a task for the driver that it gets.
+    /// With others, by the sender. The caller spawns a task for the sender that it gets.
     Gathered {
         pending: Pending<'a>,
-        driver: Option<Driver>,
+        sender: Option<Sender>,
     },
 }
 
@@ -123,8 +123,8 @@ impl Gate {
     /// Admits a call, in order of arrival.
     pub(crate) fn admit(self: &Arc<Self>, call: ScriptCall) -> Admission<'_> {
         let mut state = self.lock();
-        // The driver does not wait for these: a caller need not poll its call.
-        if !state.is_driven && state.direct < CALLS_IN_FLIGHT {
+        // The sender does not wait for these: a caller need not poll its call.
+        if !state.has_sender && state.direct < CALLS_IN_FLIGHT {
             state.direct += 1;
             return Admission::Direct(call, Direct(self));
         }
@@ -141,14 +141,14 @@ impl Gate {
             call,
             reply,
         });
-        let driver = (!state.is_driven).then(|| Driver {
+        let sender = (!state.has_sender).then(|| Sender {
             gate: Arc::clone(self),
             is_done: false,
         });
-        state.is_driven = true;
+        state.has_sender = true;
         drop(state);
         self.arrival.notify_one();
-        Admission::Gathered { pending, driver }
+        Admission::Gathered { pending, sender }
     }
 
     /// Removes an operation that still waits.
@@ -161,7 +161,7 @@ impl Gate {
     }
 }
 
-/// An operation that a driver sends.
+/// An operation that a sender sends.
 pub(crate) struct Pending<'a> {
     gate: &'a Gate,
     ticket: u64,
@@ -170,7 +170,7 @@ pub(crate) struct Pending<'a> {
 }
 
 impl Pending<'_> {
-    /// Its reply. If this is dropped before the driver sends the operation, the driver never does.
+    /// Its reply. If this is dropped before the sender sends the operation, the sender never does.
     pub(crate) async fn reply(self) -> Reply {
         tokio::select! {
             biased;
@@ -187,14 +187,14 @@ fn no_reply(kind: ErrorKind) -> CommandError {
     Error::new(kind, "no reply to a call of several operations").into()
 }
 
-/// Sends the operations that wait at a gate, while there are any. A gate has at most one driver.
-pub(crate) struct Driver {
+/// Sends the operations that wait at a gate, while there are any. A gate has at most one sender.
+pub(crate) struct Sender {
     gate: Arc<Gate>,
     is_done: bool,
 }
 
-impl Driver {
-    /// The operations of the next call. If there are none and no call is in flight, the driver is done.
+impl Sender {
+    /// The operations of the next call. If there are none and no call is in flight, the sender is done.
     pub(crate) fn next(&mut self, in_flight: usize) -> Option<Batch> {
         let mut state = self.gate.lock();
         let (mut batch, mut bytes) = (Batch::default(), 0);
@@ -214,7 +214,7 @@ impl Driver {
             return Some(batch);
         }
         if in_flight == 0 {
-            state.is_driven = false;
+            state.has_sender = false;
             self.is_done = true;
         }
         None
@@ -230,12 +230,12 @@ impl Driver {
     }
 }
 
-impl Drop for Driver {
+impl Drop for Sender {
     fn drop(&mut self) {
-        // The driver's runtime has ended, maybe before its task started.
+        // The sender's runtime has ended, maybe before its task started.
         if !self.is_done {
             let mut state = self.gate.lock();
-            state.is_driven = false;
+            state.has_sender = false;
             for each in state.waiting.drain(..) {
                 let _ = each.reply.send(Err(CommandError::RUNTIME_ENDED));
             }
@@ -342,26 +342,26 @@ mod tests {
     const FAR: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn a_driver_that_never_ran_leaves_nothing_behind() {
+    async fn a_sender_that_never_ran_leaves_nothing_behind() {
         let gate = Arc::new(Gate::default());
         let call = || ScriptCall::new(&READ_KEY, ["k".to_owned()], [], Instant::now() + FAR);
         let mut direct = Vec::new();
-        let (pending, driver) = loop {
+        let (pending, sender) = loop {
             match gate.admit(call()) {
                 Admission::Direct(_, one) => direct.push(one),
-                Admission::Gathered { pending, driver } => break (pending, driver),
+                Admission::Gathered { pending, sender } => break (pending, sender),
             }
         };
         // As a runtime does with a task when it shuts down.
-        drop(driver.unwrap());
+        drop(sender.unwrap());
         let error = pending.reply().await.unwrap_err();
         assert!(error.was_not_sent());
-        // The next operation gets a driver.
+        // The next operation gets a sender.
         let next = gate.admit(call());
         assert!(matches!(
             next,
             Admission::Gathered {
-                driver: Some(_),
+                sender: Some(_),
                 ..
             }
         ));
