@@ -22,9 +22,10 @@ pub(crate) struct FilePlace {
     /// Whether to compare the write-ahead log and its index, too. They lie beside the file. They stay while the
     /// backend's own connections are open; a pool that closes idle connections may remove them.
     side_files: bool,
-    opened: OnceLock<Vec<(PathBuf, Identity)>>,
     /// The file that the backend's own connections opened.
     main: OnceLock<Identity>,
+    /// Which other files were there when an operation had succeeded: those beside it, or the file of a pool.
+    opened: OnceLock<Vec<(PathBuf, Identity)>>,
 }
 
 impl Place {
@@ -137,7 +138,10 @@ impl Place {
 
 impl FilePlace {
     fn present(&self) -> Vec<(PathBuf, Identity)> {
-        let mut paths = vec![self.path.clone()];
+        let mut paths = match self.main.get() {
+            Some(_) => Vec::new(),
+            None => vec![self.path.clone()],
+        };
         // SQLite names them after the file that a symbolic link leads to.
         if self.side_files
             && let Ok(path) = self.path.canonicalize()

@@ -42,7 +42,8 @@ pub(super) type Turn = OwnedMutexGuard<Option<SqliteConnection>>;
 pub(crate) struct Connections {
     origin: Origin,
     writer: Arc<Mutex<Option<SqliteConnection>>>,
-    /// In memory the same as the writer: another connection would be another store.
+    /// For operations that only read, while another one writes. In memory the same as the writer: another
+    /// connection would be another store.
     reader: Arc<Mutex<Option<SqliteConnection>>>,
     closed: AtomicBool,
 }
@@ -117,7 +118,11 @@ impl Connections {
     ) -> Result<Option<Turn>, LockError> {
         let slot = match (&self.origin, writes) {
             (Origin::Given(_), false) => return Ok(None),
-            (Origin::Own(_), false) => &self.reader,
+            // The writer's connection knows what it has written itself. The other one has to read it from the file.
+            (Origin::Own(_), false) => match Arc::clone(&self.writer).try_lock_owned() {
+                Ok(turn) => return Ok(Some(turn)),
+                Err(_) => &self.reader,
+            },
             (_, true) => &self.writer,
         };
         let turn = timeout_at(until, Arc::clone(slot).lock_owned()).await;
