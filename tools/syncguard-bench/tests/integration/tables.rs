@@ -13,14 +13,38 @@ fn bench(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
+fn tables_from(figures: &str, page: &Path) -> Output {
+    bench(&["--from", figures, "--tables", page.to_str().unwrap()])
+}
+
 fn tables(page: &Path) -> Output {
-    bench(&["--from", FIGURES, "--tables", page.to_str().unwrap()])
+    tables_from(FIGURES, page)
 }
 
 fn page(folder: &Path, text: &str) -> PathBuf {
     let page = folder.join("page.md");
     std::fs::write(&page, text).unwrap();
     page
+}
+
+/// Of the workspace's folder.
+macro_rules! docs {
+    ($file:literal) => {
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/", $file)
+    };
+}
+
+#[test]
+fn the_performance_page_has_the_tables_of_its_recorded_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(docs!("performance.md")).unwrap();
+    let page = page(folder.path(), &text);
+    let output = tables_from(docs!("performance.json"), &page);
+    assert!(output.status.success(), "{output:?}");
+    assert!(
+        std::fs::read_to_string(&page).unwrap() == text,
+        "run `cargo xtask bench --from docs/performance.json --tables docs/performance.md`"
+    );
 }
 
 #[test]
