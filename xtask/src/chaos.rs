@@ -1,6 +1,7 @@
 //! `cargo xtask chaos`: locks under faults, and the check of their history.
 
 use std::hash::{BuildHasher, RandomState};
+use std::thread::{self, ScopedJoinHandle};
 
 use clap::builder::PossibleValuesParser;
 use syncguard_chaos::Mutant;
@@ -84,7 +85,8 @@ pub(crate) fn run(options: &Options) -> Done {
     Ok(tally.verdict())
 }
 
-/// A run and the death of holders on each store, as part of the tests.
+/// A run and the death of holders on each store, as part of the tests: on all stores at once, since much of it is
+/// waiting.
 pub(crate) fn run_all(seconds: u64) -> Tally {
     let settings = Settings {
         seconds,
@@ -92,25 +94,43 @@ pub(crate) fn run_all(seconds: u64) -> Tally {
         workers: 4,
         mutant: None,
     };
-    let mut tally = on_each(&chosen(&[]), |store| run::run(store, settings));
-    tally += on_each(&chosen(&[]), death::run);
+    let mut tally = on_all(&chosen(&[]), |store| run::run(store, settings));
+    tally += on_all(&chosen(&[]), death::run);
     tally
 }
 
-/// A run that could not be made counts as failed; the others still run.
+/// On all stores at once.
+fn on_all(stores: &[&Store], run: impl Fn(&Store) -> Done + Sync) -> Tally {
+    thread::scope(|scope| {
+        let run = &run;
+        let start = |store| scope.spawn(move || on(store, run));
+        let running: Vec<_> = stores.iter().copied().map(start).collect();
+        let joined = running.into_iter().map(ScopedJoinHandle::join);
+        sum(joined.map(|tally| tally.unwrap_or_else(|_| Tally::of(false))))
+    })
+}
+
+/// On one store after the other.
 fn on_each(stores: &[&Store], run: impl Fn(&Store) -> Done) -> Tally {
-    let mut tally = Tally::default();
-    for store in stores {
-        let passed = match run(store) {
-            Ok(verdict) => verdict == Verdict::Passed,
-            Err(error) => {
-                println!("{}: could not be run to its end: {error:#}", store.name);
-                false
-            }
-        };
-        tally += Tally::of(passed);
-    }
-    tally
+    sum(stores.iter().map(|store| on(store, &run)))
+}
+
+/// A run that could not be made counts as failed; the others still run.
+fn on(store: &Store, run: impl Fn(&Store) -> Done) -> Tally {
+    Tally::of(match run(store) {
+        Ok(verdict) => verdict == Verdict::Passed,
+        Err(error) => {
+            println!("{}: could not be run to its end: {error:#}", store.name);
+            false
+        }
+    })
+}
+
+fn sum(tallies: impl Iterator<Item = Tally>) -> Tally {
+    tallies.fold(Tally::default(), |mut sum, tally| {
+        sum += tally;
+        sum
+    })
 }
 
 /// Short enough to be typed.

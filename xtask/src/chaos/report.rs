@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{BufWriter, Write as _};
+use std::io::{self, BufWriter, Write as _};
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -46,6 +46,8 @@ pub(super) fn report(report: &Report<'_>) -> Done {
         failures.push("no legal history explains what was seen".to_owned());
     }
 
+    // Other stores may be reported at the same time.
+    let _lines = io::stdout().lock();
     println!("{}: {}", report.store.name, report.calls());
     let faults: Vec<_> = struck
         .iter()
