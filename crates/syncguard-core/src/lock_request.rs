@@ -24,7 +24,7 @@ type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send>>;
 /// Waits for a key: made by [`Locks::lock`].
 ///
 /// Await it for a [`LockGuard`], or [`run`](Self::run) a section. Its setters are those of
-/// [`LockOptions`]. `lock` retries only contention; a failure of the store ends the wait at once.
+/// [`LockOptions`]. By default, `lock` retries only contention, and a failure of the store ends the wait at once.
 ///
 /// # Errors
 /// - `InvalidArgument` for a bad key or TTL, before anything is sent.
@@ -165,7 +165,7 @@ impl<F: FenceToken> TryLockRequest<F> {
         Self(Parts::new(locks, key))
     }
 
-    /// Makes the attempt. If someone else holds the key, the result says for how long at most.
+    /// Makes the attempt. If someone else holds the key, the result says when the store will grant it.
     ///
     /// ```
     /// # use syncguard_core::{Attempt, LockError, Locks};

@@ -23,7 +23,7 @@ pub use crate::error::{Operation, WaitSummary};
 /// [`Locks::observed_by`](crate::Locks::observed_by). SyncGuard calls the methods inside the operation:
 /// they must be quick and must not block. It catches a panic of a method.
 ///
-/// Without an observer nothing is computed: SyncGuard reads no clock and hashes no key.
+/// Without an observer, SyncGuard computes nothing for one: it reads no further clock and hashes no key.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -51,9 +51,9 @@ pub use crate::error::{Operation, WaitSummary};
 pub trait Observer: Send + Sync + 'static {
     /// An operation ended: it returned a result, it failed, or its future was dropped.
     ///
-    /// Called exactly once for every call of a user, calls with bad arguments and the release of a dropped
-    /// guard included. `lock` makes one call for each attempt. Renewals count as extends. Retries of
-    /// releases in the background do not count: see [`reclaim_ended`](Self::reclaim_ended).
+    /// SyncGuard calls it once for each operation, also for one with invalid arguments and for the release of a
+    /// dropped guard. Each attempt of `lock` is an operation, and so is each renewal: an extend. Retries of releases
+    /// in the background are none: see [`reclaim_ended`](Self::reclaim_ended).
     fn operation_ended(&self, operation: &OperationEnd<'_>) {
         let _ = operation;
     }
@@ -157,7 +157,7 @@ pub struct WaitEnd<'a> {
 pub enum WaitOutcome {
     /// The lock was acquired.
     Granted,
-    /// It failed: `AcquisitionTimeout` if the key stayed held, `Aborted` if the caller's token was
+    /// It failed: `AcquisitionTimeout` at the timeout or after the last retry, `Aborted` if the caller's token was
     /// cancelled, else a failure of the store.
     Failed(ErrorCode),
     /// Its future was dropped.

@@ -43,10 +43,11 @@ impl<T> Request<T> {
         }))
     }
 
-    /// Ends the operation with `Aborted` when the token is cancelled. Call it before the first poll.
+    /// Ends the operation with `Aborted` when the token is cancelled. Call it before the first poll: later it has no
+    /// effect.
     ///
-    /// If the token is already cancelled, nothing is sent. An operation in flight ends at once. If it
-    /// writes, its outcome is then unknown, and the background retries a release.
+    /// If the token is already cancelled, nothing is sent. An operation in flight ends at once. If it can change
+    /// the store, its outcome is then unknown. SyncGuard retries a release in the background.
     pub fn cancel_on(mut self, token: &CancellationToken) -> Self {
         self.0.as_mut().cancel_on(token.clone());
         self

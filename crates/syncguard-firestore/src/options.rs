@@ -57,7 +57,7 @@ impl FirestoreOptions {
 
     /// The collection of the locks. Default: `locks`.
     ///
-    /// All clients must use the same. The constructors of the backend check it.
+    /// All clients must use the same collection. The constructors of the backend check the name alone.
     #[must_use]
     pub fn lock_collection(mut self, id: impl Into<String>) -> Self {
         self.locks = id.into();
@@ -67,7 +67,7 @@ impl FirestoreOptions {
     /// The collection of the fence counters, which is not that of the locks. Default:
     /// `fence_counters`.
     ///
-    /// All clients must use the same. The constructors of the backend check it.
+    /// All clients must use the same collection. The constructors of the backend check the name alone.
     #[must_use]
     pub fn fence_collection(mut self, id: impl Into<String>) -> Self {
         self.fence_counters = id.into();
@@ -76,8 +76,8 @@ impl FirestoreOptions {
 
     /// Whether the server's time decides when a lease ends. Default: no, each client's own clock.
     ///
-    /// All clients must use the same; SyncGuard for TypeScript uses client time. The server's time is
-    /// that of the read that an operation begins with.
+    /// All clients must use the same; SyncGuard for TypeScript uses client time. SyncGuard takes the server's time
+    /// from the read that begins each operation.
     #[must_use]
     pub fn server_time(mut self, enabled: bool) -> Self {
         self.time_authority = if enabled {

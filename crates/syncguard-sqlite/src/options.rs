@@ -29,15 +29,15 @@ pub struct SqliteOptions {
     pub(crate) synchronous: Synchronous,
 }
 
-/// What a power failure may undo: SQLite's `synchronous` setting. The end of a process undoes nothing
-/// with either.
+/// What a power failure may undo: SQLite's `synchronous` setting. The end or crash of a process undoes nothing,
+/// whatever the setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Synchronous {
     /// Every grant, extension and release is on the disk before the call returns.
     #[default]
     Full,
-    /// A crash of the operating system or a power failure can undo the last ones. All holders end with the
+    /// A crash of the operating system or a power failure can undo the last operations. All holders end with the
     /// machine, but a fence can be granted a second time, and a resource on another machine may have seen
     /// it already.
     Normal,

@@ -67,7 +67,7 @@ impl TelemetryOptions {
 
     /// How many events may wait for the callback. Default: 4096, about half a megabyte. At least 1.
     ///
-    /// The queue allocates its memory at once, so that no event allocates.
+    /// The queue allocates all its memory when it is made, and an event allocates nothing.
     pub fn queue_capacity(mut self, events: usize) -> Self {
         self.queue_capacity = events.max(1);
         self

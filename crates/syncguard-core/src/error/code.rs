@@ -11,7 +11,8 @@ use std::fmt;
 pub enum ErrorCode {
     /// The store is unreachable, restarting, read-only or failing over. Try again later.
     ServiceUnavailable,
-    /// Credentials are wrong or a permission is missing. Retrying will not help; fix the configuration.
+    /// Credentials are wrong or a permission is missing. A retry does not help until that is mended: fix the
+    /// configuration.
     AuthFailed,
     /// A key, id, duration or option is invalid; on some stores also a stored value. Fix the call, or the program
     /// that wrote the value.
@@ -20,8 +21,8 @@ pub enum ErrorCode {
     RateLimited,
     /// No reply before the deadline.
     NetworkTimeout,
-    /// A [`lock`](crate::Locks::lock) request reached its timeout or its limit of retries, and the key was
-    /// still held.
+    /// A [`lock`](crate::Locks::lock) request reached its timeout or its limit of retries. The key was still held,
+    /// or the last attempt failed.
     AcquisitionTimeout,
     /// The caller's token was cancelled.
     Aborted,
@@ -34,7 +35,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// The code's name as the specification spells it, for labels and logs.
+    /// The code's name, for labels and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
