@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: what continuous integration runs.
+//! `cargo xtask ci`: the part of continuous integration that needs only Rust.
 
 use crate::features::{self, Choices};
 use crate::step::{cargo, run as step};

@@ -63,7 +63,7 @@ enum Task {
     ///
     /// Needs OpenSSL's headers (libssl-dev), for the features of native TLS.
     Features,
-    /// What continuous integration runs: formatting, lints, documentation, tests
+    /// The part of continuous integration that needs only Rust: formatting, lints, documentation, tests
     Ci,
 }
 
