@@ -19,6 +19,8 @@ fn bench(store: &str) -> Value {
     assert!(output.status.success(), "{store}: {told}");
     let printed = String::from_utf8_lossy(&printed);
     assert!(printed.contains(&format!("### {store}\n")), "{printed}");
+    let judged = ["targets:", "missed", "≥", "≤"];
+    assert!(!judged.iter().any(|it| printed.contains(it)), "{printed}");
     if store != "sqlite" {
         let chart = folder.path().join(format!("{store}-extend-rate.svg"));
         let chart = std::fs::read_to_string(chart).unwrap();
@@ -117,4 +119,15 @@ fn sqlite() {
 #[test]
 fn memory() {
     assert_complete(&bench("memory"), &["16 tasks a map behind a mutex"]);
+}
+
+#[test]
+fn a_quick_run_cannot_be_checked() {
+    let refused = Command::new(env!("CARGO_BIN_EXE_syncguard-bench"))
+        .args(["--quick", "--check"])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{told}");
+    assert!(told.contains("cannot be used with"), "{told}");
 }
