@@ -1,4 +1,5 @@
-//! The alert rules and the dashboard in `docs/monitoring` use metrics that are emitted, and all of them.
+//! The alert rules and the dashboard in `docs/monitoring` use metrics that are emitted, and all of them. The table of
+//! alerts has all rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -159,6 +160,22 @@ async fn alerts_and_dashboard_use_metrics_and_attributes_that_exist() {
             }
         }
     }
+}
+
+#[test]
+fn the_table_of_alerts_has_every_rule_and_no_other() {
+    let file = read("../../docs/monitoring/alerts.yml");
+    let rules = file
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let page = read("../../docs/operations.md");
+    let (_, table) = page
+        .split_once("| alert | means | do |\n|---|---|---|\n")
+        .unwrap();
+    let rows = table
+        .lines()
+        .map_while(|line| line.strip_prefix("| `")?.split('`').next());
+    assert_eq!(rows.collect::<Vec<_>>(), rules.collect::<Vec<_>>());
 }
 
 #[tokio::test]
