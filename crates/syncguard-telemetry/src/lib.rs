@@ -94,7 +94,8 @@
 //! # Features
 //!
 //! - `tracing`: `TelemetryOptions::tracing`.
-//! - `opentelemetry`: `TelemetryOptions::metrics`, which lists the instruments.
+//! - `opentelemetry`: `TelemetryOptions::metrics`, which lists the instruments. The crate then re-exports
+//!   `opentelemetry`, so that the meter is of the version that the crate was built with.
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
@@ -109,6 +110,9 @@ mod record;
 mod telemetry;
 #[cfg(feature = "tracing")]
 mod trace;
+
+#[cfg(feature = "opentelemetry")]
+pub use opentelemetry;
 
 pub use crate::event::{EventReason, EventResult, EventType, LockEvent};
 pub use crate::options::{DEFAULT_QUEUE_CAPACITY, TelemetryOptions};
