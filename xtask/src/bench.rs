@@ -1,26 +1,22 @@
 //! `cargo xtask bench`: runs `syncguard-bench` in a release build.
 
-use std::ffi::{OsStr, OsString};
+use std::env;
+use std::ffi::OsStr;
 
 use crate::Done;
 use crate::Verdict;
 use crate::step::{announced, cargo};
 
-#[derive(clap::Args)]
-#[command(disable_help_flag = true)]
-pub(crate) struct Options {
-    /// See `cargo xtask bench --help`
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    arguments: Vec<OsString>,
-}
+#[path = "../../tools/syncguard-bench/src/options.rs"]
+mod options;
+
+pub(crate) use options::Options;
 
 pub(crate) fn run(options: &Options) -> Done {
     let mut selection = vec!["--quiet", "--package", "syncguard-bench"];
     // Figures of a debug build mean nothing. With these options nothing is measured, or the figures do not
     // count.
-    let plain = ["--quick", "--from", "--help", "-h"];
-    let is_plain = |argument: &OsString| plain.iter().any(|it| argument == it);
-    if !options.arguments.iter().any(is_plain) {
+    if !options.quick && options.from.is_none() {
         selection.push("--release");
     }
     announced("build the bench", || {
@@ -32,9 +28,10 @@ pub(crate) fn run(options: &Options) -> Done {
     command
         .args(&selection)
         .arg("--")
-        .args(&options.arguments)
+        // Those after `bench`.
+        .args(env::args_os().skip(2))
         // Files are named relative to where this was called.
-        .current_dir(std::env::current_dir()?);
+        .current_dir(env::current_dir()?);
     let passed = command.status()?.success();
     Ok(if passed {
         Verdict::Passed

@@ -47,11 +47,6 @@ enum Task {
     /// and a checker decides whether a legal history of a lease lock explains the records. If none does, it
     /// fails with the smallest unexplained span and the seed that repeats the faults.
     Chaos(chaos::Options),
-    /// Measure what locks cost, beside the limit of each store
-    ///
-    /// Every figure is a median of repetitions that alternate with those of its limit: the same
-    /// commands sent by redis-benchmark, by pgbench, or by the bare driver. It has its spread beside it,
-    /// and says `disturbed` if that is too large. It takes about ten minutes, on servers of its own.
     Bench(bench::Options),
     #[command(hide = true)]
     ChaosWorker(chaos::Assignment),

@@ -7,13 +7,11 @@
 
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use clap::Parser as _;
-use clap::builder::PossibleValuesParser;
+use clap::{Parser as _, ValueEnum as _};
 
 mod charts;
 mod comparison;
@@ -23,6 +21,7 @@ mod firestore;
 mod handover;
 mod machine;
 mod memory;
+mod options;
 mod postgres;
 mod redis;
 mod report;
@@ -32,52 +31,9 @@ mod table;
 mod workload;
 
 use comparison::Verdict;
+use options::{Options, Store};
 use report::{Report, StoreReport};
 use syncguard_postgres::PostgresOptions;
-
-/// Measures what locks cost, beside the limit of each store
-///
-/// Prints tables in Markdown. Starts the servers that it needs, and stops them at the end.
-#[derive(clap::Parser)]
-#[command(name = "cargo xtask bench")]
-struct Options {
-    /// Stores to measure, separated by commas [default: all]
-    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(names()))]
-    backend: Vec<String>,
-    /// Write all figures to this file, as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Draw the figures over the number of tasks into this folder, as SVG
-    #[arg(long, value_name = "FOLDER")]
-    charts: Option<PathBuf>,
-    /// Replace the tables of this page by the figures: for each store, what is between
-    /// `<!-- bench: STORE -->` and `<!-- /bench -->`
-    #[arg(long, value_name = "FILE")]
-    tables: Option<PathBuf>,
-    /// Measure nothing, and read the figures of an earlier `--json` from this file
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "quick", "hand_over", "backend"])]
-    from: Option<PathBuf>,
-    /// Measure only the hand-over: how fast and how fairly waiting tasks get one key
-    #[arg(long)]
-    hand_over: bool,
-    /// Only check that everything runs, in a few seconds: the figures mean nothing, and no target is judged
-    #[arg(long, conflicts_with = "check")]
-    quick: bool,
-    /// Fail if a ratio misses its target, or if the runs are too far apart to say so
-    ///
-    /// Runs that are too far apart are shown as `disturbed`: the machine was not idle. Then stop other
-    /// programs, and measure that store again (`--backend`). If nothing else runs, another program uses
-    /// the same processor, as on a shared virtual machine: measure on another one.
-    #[arg(long)]
-    check: bool,
-    /// Be one of the processes that contend for a key of this store
-    #[arg(long, hide = true, requires_all = ["address", "span_ms"])]
-    contend: Option<String>,
-    #[arg(long, hide = true)]
-    address: Option<String>,
-    #[arg(long, hide = true)]
-    span_ms: Option<u64>,
-}
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
@@ -114,37 +70,16 @@ const QUICK: Settings = Settings {
     only_hand_over: false,
 };
 
-/// A store that is measured.
-struct Store {
-    name: &'static str,
-    measure: fn(&Settings) -> Result<StoreReport>,
-}
-
-const STORES: &[Store] = &[
-    Store {
-        name: "redis",
-        measure: redis::measure,
-    },
-    Store {
-        name: "postgres",
-        measure: postgres::measure,
-    },
-    Store {
-        name: "firestore",
-        measure: firestore::measure,
-    },
-    Store {
-        name: "sqlite",
-        measure: sqlite::measure,
-    },
-    Store {
-        name: "memory",
-        measure: memory::measure,
-    },
-];
-
-fn names() -> Vec<&'static str> {
-    STORES.iter().map(|store| store.name).collect()
+impl Store {
+    fn measure(self, settings: &Settings) -> Result<StoreReport> {
+        match self {
+            Self::Redis => redis::measure(settings),
+            Self::Postgres => postgres::measure(settings),
+            Self::Firestore => firestore::measure(settings),
+            Self::Sqlite => sqlite::measure(settings),
+            Self::Memory => memory::measure(settings),
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -160,7 +95,7 @@ fn main() -> ExitCode {
 
 /// Returns whether the run passed: with `--check`, whether every target was met.
 fn run(options: &Options) -> Result<bool> {
-    if let Some(store) = &options.contend {
+    if let Some(store) = options.contend {
         let address = options.address.as_deref().unwrap_or_default();
         let span = Duration::from_millis(options.span_ms.unwrap_or_default());
         tokio::runtime::Runtime::new()?.block_on(contend(store, address, span))?;
@@ -214,35 +149,34 @@ fn measure(options: &Options) -> Result<Report> {
         only_hand_over: options.hand_over,
         ..if options.quick { QUICK } else { FULL }
     };
-    let chosen = STORES.iter().filter(|store| {
-        options.backend.is_empty() || options.backend.iter().any(|name| name == store.name)
-    });
+    let all = Store::value_variants().iter();
+    let chosen = all.filter(|store| options.backend.is_empty() || options.backend.contains(store));
     let mut report = Report::new(&settings);
     println!("{report}");
     for store in chosen {
         let started = Instant::now();
-        eprintln!("==> {}", store.name);
-        let mut measured =
-            (store.measure)(&settings).with_context(|| format!("{}: not measured", store.name))?;
+        eprintln!("==> {store:?}");
+        let measured = store.measure(&settings);
+        let mut measured = measured.with_context(|| format!("{store:?}: not measured"))?;
         if options.quick {
             // One run has no spread, so it would meet or miss a target by chance.
             let comparisons = measured.comparisons.iter_mut();
             comparisons.for_each(|comparison| comparison.target = None);
         }
         print!("{measured}");
-        eprintln!("    {}: {:.0?}", store.name, started.elapsed());
+        eprintln!("    {store:?}: {:.0?}", started.elapsed());
         report.stores.push(measured);
     }
     Ok(report)
 }
 
-async fn contend(store: &str, address: &str, span: Duration) -> Result<()> {
+async fn contend(store: Store, address: &str, span: Duration) -> Result<()> {
     let locks = match store {
-        "redis" => redis::connected(address).await?,
-        "postgres" => postgres::connected(address, 4, PostgresOptions::new()).await?,
-        "firestore" => firestore::connect(address).await?,
-        "sqlite" => sqlite::connected(address).await?,
-        other => bail!("{other} is in one process"),
+        Store::Redis => redis::connected(address).await?,
+        Store::Postgres => postgres::connected(address, 4, PostgresOptions::new()).await?,
+        Store::Firestore => firestore::connect(address).await?,
+        Store::Sqlite => sqlite::connected(address).await?,
+        Store::Memory => bail!("memory is in one process"),
     };
     handover::contend_as_told(locks, span).await
 }
