@@ -19,7 +19,8 @@ impl SqliteBackend {
     /// The DDL that [`setup_schema`](Self::setup_schema) runs, for migration tools.
     #[must_use]
     pub fn schema_ddl(&self) -> String {
-        fill_in(DDL, self.names())
+        let names = self.names();
+        fill_in(DDL, &names.locks, &names.fence_counters)
     }
 
     /// Creates the tables that are missing.

@@ -4,7 +4,9 @@ mod completed;
 mod connections;
 mod exchange;
 mod script;
+mod template;
 
 pub(crate) use connections::Connections;
 pub(crate) use exchange::{Then, read};
-pub(crate) use script::{Script, Scripts, Value, fill_in};
+pub(crate) use script::{Script, Scripts, Value};
+pub(crate) use template::fill_in;

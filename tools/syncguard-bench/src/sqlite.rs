@@ -8,7 +8,6 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteRow, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqlSafeStr as _, SqlStr, SqliteConnection};
-use syncguard_core::backend::{FENCE_MAX, TIME_TOLERANCE_MS};
 use syncguard_core::{LockId, Locks};
 use syncguard_sqlite::{SqliteBackend, SqliteOptions, Synchronous};
 use tokio::sync::Mutex;
@@ -22,11 +21,17 @@ use crate::report::StoreReport;
 use crate::workload::{OPERATIONS, Operation, TTL, key_text};
 use crate::{Settings, tell, workload};
 
+/// How the backend fills in its statements.
+#[path = "../../../crates/syncguard-sqlite/src/wire/template.rs"]
+mod template;
+
 /// Statements as the backend sends them, in one text.
 macro_rules! transaction {
-    ($begin:literal, $file:literal) => {
-        filled_in($begin, include_str!(concat!("sqlite/ours/", $file)))
-    };
+    ($begin:literal, $file:literal) => {{
+        let template = include_str!(concat!("sqlite/ours/", $file));
+        let body = template::fill_in(template, &"locks", &"fences");
+        AssertSqlSafe(format!("{}; {body}; COMMIT", $begin)).into_sql_str()
+    }};
 }
 
 const NOTHING: &str = "BEGIN EXCLUSIVE; COMMIT";
@@ -229,27 +234,6 @@ impl Worker for Bare {
 fn word(rows: &[SqliteRow]) -> Result<String> {
     let row = rows.first().context("no reply")?;
     Ok(row.try_get("word")?)
-}
-
-/// As the backend fills in its statements. What it sends is complete only if the server knows all names.
-fn filled_in(begin: &str, template: &str) -> SqlStr {
-    let lines: Vec<_> = template
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("--"))
-        .collect();
-    let body = lines
-        .join(" ")
-        .replace("{live}", "expires_at_ms > {dead_by_ms}")
-        .replace("{dead_by_ms}", "({now_ms} - {tolerance_ms})")
-        .replace(
-            "{now_ms}",
-            "CAST(round(unixepoch('now', 'subsec') * 1000) AS INTEGER)",
-        )
-        .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
-        .replace("{fence_max}", &FENCE_MAX.to_string())
-        .replace("{locks}", "locks")
-        .replace("{fences}", "fences");
-    AssertSqlSafe(format!("{begin}; {body}; COMMIT")).into_sql_str()
 }
 
 struct Exclusive(Arc<Mutex<SqliteConnection>>);

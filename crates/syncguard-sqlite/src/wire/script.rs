@@ -4,21 +4,11 @@ use std::sync::Arc;
 
 use sqlx::sqlite::SqliteArguments;
 use sqlx::{Arguments as _, AssertSqlSafe, SqlSafeStr as _, SqlStr};
-use syncguard_core::backend::{CLEANUP_GUARD_MS, FENCE_MAX, MAX_PAGE_SIZE, TIME_TOLERANCE_MS};
 
+use super::template::fill_in;
 use crate::error::Stage;
 use crate::names::Names;
 use crate::schema::DDL;
-
-/// The machine's system time. SQLite reads it once in a step of a statement, when it is first needed: in a
-/// transaction that writes, after the write lock was granted. The value is whole milliseconds as a float
-/// of seconds, so it is rounded.
-const NOW_MS: &str = "CAST(round(unixepoch('now', 'subsec') * 1000) AS INTEGER)";
-
-/// Up to this expiry a lock is dead.
-const DEAD_BY_MS: &str = "({now_ms} - {tolerance_ms})";
-
-const LIVE: &str = "expires_at_ms > {dead_by_ms}";
 
 /// A transaction, sent as one text: SQLite's thread executes it without waiting for a task in between.
 #[derive(Debug, Clone)]
@@ -73,7 +63,7 @@ impl Scripts {
 
 impl Script {
     fn new(template: &str, names: &Names, writes: bool) -> Self {
-        let body = fill_in(template, names);
+        let body = fill_in(template, &names.locks, &names.fence_counters);
         // A deferred transaction that reads and then writes could fail in the middle, if another process
         // wrote in between.
         let begin = if writes { "BEGIN IMMEDIATE" } else { "BEGIN" };
@@ -95,26 +85,6 @@ impl Script {
             (true, false) => Stage::Committing,
         }
     }
-}
-
-/// Fills in a template and drops its comments.
-pub(crate) fn fill_in(template: &str, names: &Names) -> String {
-    let lines: Vec<_> = template
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with("--"))
-        .collect();
-    lines
-        .join(" ")
-        .replace("{live}", LIVE)
-        .replace("{dead_by_ms}", DEAD_BY_MS)
-        .replace("{now_ms}", NOW_MS)
-        .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
-        .replace("{cleanup_guard_ms}", &CLEANUP_GUARD_MS.to_string())
-        .replace("{look_at}", &MAX_PAGE_SIZE.to_string())
-        .replace("{fence_max}", &FENCE_MAX.to_string())
-        .replace("{locks}", &names.locks.to_string())
-        .replace("{fences}", &names.fence_counters.to_string())
 }
 
 /// A parameter. `$1` is the first: SQLite's `?1` is not bound in every statement of a script.
@@ -148,10 +118,14 @@ mod tests {
     async fn a_listing_reads_a_range_of_the_primary_key() {
         let names = Names::new("locks", "fences", String::new()).unwrap();
         let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
-        let tables = sqlx::raw_sql(AssertSqlSafe(fill_in(DDL, &names)));
+        let tables = sqlx::raw_sql(AssertSqlSafe(fill_in(
+            DDL,
+            &names.locks,
+            &names.fence_counters,
+        )));
         tables.execute(&mut connection).await.unwrap();
         let template = include_str!("../sql/list.sql");
-        for statement in fill_in(template, &names).split(';') {
+        for statement in fill_in(template, &names.locks, &names.fence_counters).split(';') {
             let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}"));
             let plan = sqlx::query(explain).fetch_all(&mut connection).await;
             let steps = plan.unwrap();
