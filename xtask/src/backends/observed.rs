@@ -3,25 +3,31 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use opentelemetry_sdk::metrics::SdkMeterProvider;
 use syncguard_conformance::{Harness, Report, RunOptions, Stored};
 use syncguard_core::backend::LockBackend;
 use syncguard_core::{LockError, LockKey, LocksBuilder};
+use syncguard_telemetry::opentelemetry::metrics::MeterProvider as _;
 use syncguard_telemetry::{Telemetry, TelemetryOptions};
 
 /// Runs the suite on a store whose `Locks` are observed.
 pub(super) async fn run(harness: impl Harness, options: RunOptions) -> Report {
-    syncguard_conformance::run(Arc::new(Observed(harness)), options).await
+    let meters = SdkMeterProvider::default();
+    syncguard_conformance::run(Arc::new(Observed { harness, meters }), options).await
 }
 
-/// Events go to a callback and to `tracing`.
-struct Observed<H>(H);
+/// Events go to a callback and to `tracing`, metrics to a meter.
+struct Observed<H> {
+    harness: H,
+    meters: SdkMeterProvider,
+}
 
 #[deny(clippy::missing_trait_methods)]
 impl<H: Harness> Harness for Observed<H> {
     type Backend = H::Backend;
 
     fn connect(&self) -> impl Future<Output = Result<H::Backend, LockError>> + Send {
-        self.0.connect()
+        self.harness.connect()
     }
 
     fn set_fence_counter(
@@ -29,26 +35,29 @@ impl<H: Harness> Harness for Observed<H> {
         key: &LockKey,
         counter: u64,
     ) -> impl Future<Output = Result<bool, LockError>> + Send {
-        self.0.set_fence_counter(key, counter)
+        self.harness.set_fence_counter(key, counter)
     }
 
     fn stored(
         &self,
         beginning: &str,
     ) -> impl Future<Output = Result<Option<Stored>, LockError>> + Send {
-        self.0.stored(beginning)
+        self.harness.stored(beginning)
     }
 
     fn capacity(&self) -> usize {
-        self.0.capacity()
+        self.harness.capacity()
     }
 
     fn configure(
         &self,
         builder: LocksBuilder<<H::Backend as LockBackend>::Fence>,
     ) -> LocksBuilder<<H::Backend as LockBackend>::Fence> {
-        let options = TelemetryOptions::new().on_event(drop).tracing(true);
+        let options = TelemetryOptions::new()
+            .on_event(drop)
+            .tracing(true)
+            .metrics(&self.meters.meter("conformance"));
         let telemetry = Arc::new(Telemetry::new(options));
-        self.0.configure(builder).observe(telemetry)
+        self.harness.configure(builder).observe(telemetry)
     }
 }

@@ -1,7 +1,6 @@
-//! Events, traces and metrics, and the suite with all of them on.
+//! Events, traces and metrics.
 
 mod common;
-mod conformance;
 mod events;
 mod isolation;
 mod metrics;
