@@ -80,7 +80,8 @@ pub(crate) fn run(options: &Options) -> Done {
     // The suite on memory is the test: not the tests beside the code.
     command
         .args(["--test-package", "syncguard-conformance"])
-        .args(["--baseline", "run", "--", "--test", "memory"]);
+        .args(["--baseline", "run", "--"])
+        .args(["--test", "integration", "memory::"]);
     let limit = Duration::from_secs(options.minutes.saturating_mul(60));
     let status = wait_for(command.spawn()?, limit)?;
     let output = workspace().join("target/mutants.out");

@@ -2,6 +2,7 @@
 
 mod correct;
 mod harness;
+mod memory;
 mod mutants;
 mod registry;
 mod report;
