@@ -51,7 +51,7 @@ enum Experiment {
     /// Holders are paused past their TTL, and then write: to a resource that checks fences, and to
     /// one that does not
     Fencing,
-    /// Ten thousand acquires are each abandoned after 0.1 to 50 ms
+    /// Ten thousand acquires are each abandoned after a random time
     Abandonment,
     /// Holders get SIGTERM, and SIGKILL
     Death,

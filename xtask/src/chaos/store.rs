@@ -28,6 +28,8 @@ const OPERATION_TIMEOUT: Duration = Duration::from_millis(500);
 pub(super) struct Store {
     pub(super) name: &'static str,
     pub(super) faults: &'static [Fault],
+    /// The longest time after which an acquire is abandoned: some end before it, some do not.
+    pub(super) patience_ms: u64,
     /// Starts a new server, which keeps its data if it can be killed; or names a file.
     pub(super) start: fn() -> Result<Site>,
     /// Creates what must exist before workers connect.
@@ -127,6 +129,7 @@ async fn redis(address: String) -> Result<RedisBackend, LockError> {
 const REDIS: Store = store!(redis {
     name: "redis",
     faults: &Fault::ALL,
+    patience_ms: 50,
     start: || Site::server(RedisServer::start_durable()?),
     prepare: |_| Box::pin(async { Ok(()) }),
 });
@@ -147,6 +150,7 @@ const POSTGRES: Store = store!(postgres {
         Fault::CutAtReply,
         Fault::HalfOpen,
     ],
+    patience_ms: 50,
     start: || Site::server(PostgresServer::start_with(&[("fsync", "on")])?),
     prepare: |address| { Box::pin(async move { postgres(address).await?.setup_schema().await }) },
 });
@@ -167,6 +171,7 @@ const FIRESTORE: Store = store!(firestore {
         Fault::CutAtReply,
         Fault::HalfOpen,
     ],
+    patience_ms: 400,
     start: || Site::server(FirestoreEmulator::start()?),
     prepare: |_| Box::pin(async { Ok(()) }),
 });
@@ -179,6 +184,7 @@ async fn sqlite(path: String) -> Result<SqliteBackend, LockError> {
 const SQLITE: Store = store!(sqlite {
     name: "sqlite",
     faults: &[Fault::Kill, Fault::Pause],
+    patience_ms: 50,
     start: || Ok(Site::File(TempDir::new_in(folder_for_files())?)),
     prepare: |_| Box::pin(async { Ok(()) }),
 });
