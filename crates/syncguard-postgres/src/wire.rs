@@ -1,6 +1,7 @@
 //! What is sent to the server, on which connection, and how replies are read.
 
 mod connections;
+mod hanging;
 mod pool;
 mod query;
 mod session;

@@ -48,7 +48,9 @@ impl Connections {
     ) -> Result<Self, LockError> {
         let pool = Arc::new(OwnPool::new(target, limit, transaction_pooler));
         // So late that OPEN_TIMEOUT ends the attempts, and the error says why they failed.
-        let first = pool.acquire(Instant::now() + OPEN_TIMEOUT * 2).await?;
+        let first = pool
+            .acquire(false, Instant::now() + OPEN_TIMEOUT * 2)
+            .await?;
         first.return_to_pool();
         Ok(Self::Own(pool))
     }
@@ -82,9 +84,13 @@ impl Connections {
     }
 
     /// Takes a connection. Fails by `deadline`, without having sent a statement.
-    pub(super) async fn acquire(&self, deadline: Instant) -> Result<Connection, LockError> {
+    pub(super) async fn acquire(
+        &self,
+        writes: bool,
+        deadline: Instant,
+    ) -> Result<Connection, LockError> {
         match self {
-            Self::Own(pool) => pool.acquire(deadline).await.map(Connection::Own),
+            Self::Own(pool) => pool.acquire(writes, deadline).await.map(Connection::Own),
             Self::Given { closed: flag, .. } if flag.load(Ordering::SeqCst) => Err(closed()),
             Self::Given { pool, .. } => from_given(pool, deadline).await.map(Connection::Given),
         }
@@ -172,6 +178,13 @@ impl Connection {
             Self::Own(connection) => connection.close_with_others(),
             // The others are the application's.
             Self::Given(_) => self.close(),
+        }
+    }
+
+    /// Ends the server process if its statement is a commit that hangs; only of the backend's own connections.
+    pub(super) async fn end_hanging_commit(&mut self) {
+        if let Self::Own(connection) = self {
+            connection.end_hanging_commit().await;
         }
     }
 

@@ -11,9 +11,10 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{Connection as _, Error};
 use syncguard_core::{ErrorCode, LockError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::connections::until;
+use super::hanging::{HangingCommits, process_of};
 use super::session::LOCK_TIMEOUT_MS;
 use crate::error::{Stage, has_state, map, too_late};
 
@@ -73,20 +74,28 @@ pub(crate) struct OwnPool {
     generation: AtomicU64,
     limit: u32,
     places: Arc<Semaphore>,
+    hanging: HangingCommits,
     /// The one that was used last is at the back.
     idle: Mutex<VecDeque<Idle>>,
 }
 
-struct Idle {
+struct Open {
     connection: PgConnection,
-    opened: Instant,
+    /// The server process, if it is known and stays the same.
+    process: Option<i32>,
+    since: Instant,
     generation: u64,
+}
+
+struct Idle {
+    open: Open,
     since: Instant,
 }
 
 impl OwnPool {
     pub(crate) fn new(target: PgConnectOptions, limit: u32, transaction_pooler: bool) -> Self {
         let limit = limit.min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
+        let places = usize::try_from(limit).unwrap_or(Semaphore::MAX_PERMITS);
         Self {
             target: Mutex::new(target),
             // A pooler in transaction mode keeps no settings. Statements that are not kept are planned
@@ -98,9 +107,8 @@ impl OwnPool {
             closed: AtomicBool::new(false),
             generation: AtomicU64::new(0),
             limit,
-            places: Arc::new(Semaphore::new(
-                usize::try_from(limit).unwrap_or(Semaphore::MAX_PERMITS),
-            )),
+            places: Arc::new(Semaphore::new(places)),
+            hanging: HangingCommits::new(places),
             idle: Mutex::default(),
         }
     }
@@ -132,30 +140,28 @@ impl OwnPool {
     /// A connection that should work. Fails by `deadline`, without having sent a statement.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
+        writes: bool,
         deadline: Instant,
     ) -> Result<PooledConnection, LockError> {
         self.check_open()?;
+        let permit = match writes {
+            true => self.hanging.permit(until(deadline)).await?,
+            false => None,
+        };
         let place = match Arc::clone(&self.places).try_acquire_owned() {
             Ok(place) => place,
             Err(_) => self.wait_for_place(until(deadline)).await?,
         };
         // It may have been closed during the wait.
         self.check_open()?;
-        if let Some(idle) = self.idle_that_lives(deadline).await {
-            return Ok(PooledConnection {
-                connection: idle.connection,
-                opened: idle.opened,
-                generation: idle.generation,
-                place,
-                pool: Arc::clone(self),
-            });
-        }
-        let generation = self.generation.load(Ordering::SeqCst);
+        let open = match self.idle_that_lives(deadline).await {
+            Some(idle) => idle.open,
+            None => self.open(deadline).await?,
+        };
         Ok(PooledConnection {
-            connection: self.open(deadline).await?,
-            opened: Instant::now(),
-            generation,
+            open,
             place,
+            _permit: permit,
             pool: Arc::clone(self),
         })
     }
@@ -185,7 +191,7 @@ impl OwnPool {
                 return Some(idle);
             }
             let limit = deadline.min(Instant::now() + PING_TIMEOUT);
-            match timeout_at(limit, idle.connection.ping()).await {
+            match timeout_at(limit, idle.open.connection.ping()).await {
                 Ok(Ok(())) => return Some(idle),
                 Ok(Err(_)) => {}
                 // The others would hang as well.
@@ -194,7 +200,7 @@ impl OwnPool {
         }
     }
 
-    async fn open(&self, deadline: Instant) -> Result<PgConnection, LockError> {
+    async fn open(&self, deadline: Instant) -> Result<Open, LockError> {
         let opened = self
             .try_to_open(deadline.min(Instant::now() + OPEN_TIMEOUT))
             .await;
@@ -207,7 +213,7 @@ impl OwnPool {
     }
 
     /// Retries while the server starts or is full. The error is that of the last attempt.
-    async fn try_to_open(&self, deadline: Instant) -> Result<PgConnection, Error> {
+    async fn try_to_open(&self, deadline: Instant) -> Result<Open, Error> {
         let mut pause = FIRST_PAUSE;
         let mut last = Error::PoolTimedOut;
         loop {
@@ -225,17 +231,33 @@ impl OwnPool {
         }
     }
 
-    async fn connect(&self) -> Result<PgConnection, Error> {
+    async fn connect(&self) -> Result<Open, Error> {
+        let generation = self.generation.load(Ordering::SeqCst);
+        let (connection, process) = self.connect_configured().await?;
+        Ok(Open {
+            connection,
+            process,
+            since: Instant::now(),
+            generation,
+        })
+    }
+
+    /// A connection, and its server process if the session has its settings.
+    async fn connect_configured(&self) -> Result<(PgConnection, Option<i32>), Error> {
         let target = self.target();
         if self.configured && !self.settings_refused.load(Ordering::Relaxed) {
             match PgConnection::connect_with(&configured(&target)).await {
                 Err(error) if has_state(&error, UNKNOWN_SETTING) => {
                     self.settings_refused.store(true, Ordering::Relaxed);
                 }
-                result => return result,
+                Ok(mut connection) => {
+                    let process = process_of(&mut connection).await?;
+                    return Ok((connection, process));
+                }
+                Err(error) => return Err(error),
             }
         }
-        PgConnection::connect_with(&target).await
+        Ok((PgConnection::connect_with(&target).await?, None))
     }
 
     fn is_transient(&self, error: &Error) -> bool {
@@ -258,7 +280,7 @@ impl OwnPool {
         let orderly = async {
             for idle in idle {
                 // A server that has stopped has closed it.
-                let _ = idle.connection.close().await;
+                let _ = idle.open.connection.close().await;
             }
             self.places.acquire_many(self.limit).await.map(drop)
         };
@@ -295,10 +317,9 @@ pub(super) fn closed() -> LockError {
 
 /// A connection in use. Dropping it closes it, inside a runtime or outside.
 pub(crate) struct PooledConnection {
-    connection: PgConnection,
-    opened: Instant,
-    generation: u64,
+    open: Open,
     place: OwnedSemaphorePermit,
+    _permit: Option<OwnedSemaphorePermit>,
     pool: Arc<OwnPool>,
 }
 
@@ -307,21 +328,32 @@ impl PooledConnection {
     pub(crate) fn close_with_others(self) {
         let pool = &self.pool;
         let mut idle = pool.idle();
-        if self.generation == pool.generation.load(Ordering::SeqCst) {
+        if self.open.generation == pool.generation.load(Ordering::SeqCst) {
             pool.generation.fetch_add(1, Ordering::SeqCst);
             idle.clear();
+        }
+    }
+
+    /// Ends the server process if its statement is a commit that hangs and whose caller has left.
+    pub(crate) async fn end_hanging_commit(&mut self) {
+        let pool = &self.pool;
+        if let Some(process) = self.open.process
+            && pool.hanging.end(process, &pool.target()).await
+        {
+            // The server closes the connection when the process ends. Until then its place is in use.
+            let _ = timeout(PING_TIMEOUT, self.open.connection.ping()).await;
         }
     }
 
     /// Makes a connection at rest available to the next operation.
     pub(crate) fn return_to_pool(self) {
         let now = Instant::now();
-        if now - self.opened > LONGEST_LIFE {
+        if now - self.open.since > LONGEST_LIFE {
             return;
         }
         self.pool.unreachable.store(false, Ordering::Relaxed);
         let mut idle = self.pool.idle();
-        let is_outdated = self.generation != self.pool.generation.load(Ordering::SeqCst);
+        let is_outdated = self.open.generation != self.pool.generation.load(Ordering::SeqCst);
         if is_outdated || self.pool.closed.load(Ordering::SeqCst) {
             return;
         }
@@ -332,9 +364,7 @@ impl PooledConnection {
             idle.pop_front();
         }
         idle.push_back(Idle {
-            connection: self.connection,
-            opened: self.opened,
-            generation: self.generation,
+            open: self.open,
             since: now,
         });
         drop(idle);
@@ -347,12 +377,12 @@ impl Deref for PooledConnection {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        &self.connection
+        &self.open.connection
     }
 }
 
 impl DerefMut for PooledConnection {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.connection
+        &mut self.open.connection
     }
 }

@@ -32,7 +32,7 @@ pub(crate) async fn query(
     };
     let mut conflicts = 0;
     let row = loop {
-        let mut session = Session::open(connections, deadline).await?;
+        let mut session = Session::open_to(connections, statement.writes, deadline).await?;
         let query = bound(statement, subject, values);
         // A retry runs at READ COMMITTED, whatever the database's default is.
         let result = if transaction_pooler || conflicts > 0 {

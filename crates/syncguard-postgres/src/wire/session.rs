@@ -56,8 +56,17 @@ impl Session {
         connections: &Connections,
         deadline: Instant,
     ) -> Result<Self, LockError> {
+        Self::open_to(connections, false, deadline).await
+    }
+
+    /// The same; `writes` says whether the operation writes.
+    pub(super) async fn open_to(
+        connections: &Connections,
+        writes: bool,
+        deadline: Instant,
+    ) -> Result<Self, LockError> {
         loop {
-            let connection = connections.acquire(deadline).await?;
+            let connection = connections.acquire(writes, deadline).await?;
             if Instant::now() >= deadline {
                 connection.return_to_pool();
                 return Err(too_late());
@@ -187,7 +196,12 @@ async fn recover(mut connection: Connection, in_transaction: bool) {
     };
     match tokio::time::timeout(RECOVERY_TIMEOUT, at_rest).await {
         Ok(Ok(())) => connection.return_to_pool(),
-        Ok(Err(_)) | Err(_) => connection.close(),
+        Ok(Err(_)) => connection.close(),
+        // Otherwise server processes would accumulate while a synchronous standby is away.
+        Err(_) => {
+            connection.end_hanging_commit().await;
+            connection.close();
+        }
     }
 }
 

@@ -281,6 +281,52 @@ async fn a_commit_that_waits_for_a_standby_is_settled_when_the_standby_is_back()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn while_a_standby_is_away_server_processes_stay_few_and_reads_are_answered() {
+    let server = PostgresServer::start().unwrap();
+    let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
+    let url = format!("{}?application_name=away", fixture.url);
+    let options = fixture.named(PostgresOptions::new().max_connections(10));
+    let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
+    let locks = Locks::new(backend);
+    recovers(&locks, "warm").await;
+    commits_wait(&fixture).await;
+    let waiting = "SELECT count(*) FROM pg_stat_activity \
+                   WHERE wait_event = 'SyncRep' AND application_name = 'away'";
+    let rows = "SELECT count(*) FROM {locks}";
+    let mut acquires = Vec::new();
+    let mut seconds_of_reads = 0;
+    let started = Instant::now();
+    while seconds_of_reads < 20 {
+        // More than the pool has places for, all the time.
+        for _ in 0..5 {
+            let (locks, key) = (locks.clone(), format!("away:{}", acquires.len()));
+            acquires.push(tokio::spawn(async move {
+                locks.try_lock(key).ttl(MINUTE * 60).await.map(drop)
+            }));
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let processes = fixture.number(waiting).await;
+        assert!(processes <= 10, "{processes}");
+        // Reads have connections once the first process was ended. Then the row of its acquire can be seen.
+        if seconds_of_reads > 0 || fixture.number(rows).await > 0 {
+            assert!(!locks.is_locked("another").await.unwrap());
+            seconds_of_reads += 1;
+        }
+        assert!(started.elapsed() < MINUTE * 2, "no process was ended");
+    }
+    for acquire in acquires {
+        if acquire.is_finished() {
+            assert!(acquire.await.unwrap().is_err(), "no standby has it");
+        }
+    }
+    set_standby(&fixture, "").await;
+    locks.drain(Duration::from_secs(60)).await.unwrap();
+    assert_eq!(fixture.number(waiting).await, 0);
+    assert_eq!(fixture.number(rows).await, 0);
+    recovers(&locks, "away:0").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_crash_undoes_an_asynchronous_release_and_grants_nothing_twice() {
     // The server itself writes to the disk so seldom.
     let seldom = [("wal_writer_delay", "10s"), ("fsync", "on")];
