@@ -118,6 +118,18 @@ async fn server(session: &mut Session) -> Result<Vec<Finding>, sqlx::Error> {
             "end long transactions, such as reports and sessions that are idle in transaction",
         ));
     }
+    if let Some(pid) = row.try_get::<Option<String>, _>("number_holder")? {
+        findings.push(Finding::new(
+            Severity::Info,
+            "postgres-shared-lock-numbers",
+            format!(
+                "the server process {pid} holds an advisory lock of one number, as acquires use them: \
+                 acquires of keys whose hash is that number fail until it releases the lock"
+            ),
+            "let the application use advisory locks of two numbers, such as pg_advisory_lock(1, 42), or \
+             keep the locks in a database of their own",
+        ));
+    }
     if !is("may_take_turns")? {
         findings.push(Finding::new(
             Severity::Error,

@@ -17,4 +17,14 @@ SELECT pg_catalog.pg_is_in_recovery() AS standby,
           AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
           AND xact_start < pg_catalog.clock_timestamp() - interval '1 minute'
         ORDER BY xact_start
-        LIMIT 1) AS old_snapshot
+        LIMIT 1) AS old_snapshot,
+       -- A process that has held an advisory lock whose number could be a key's for longer than an acquire holds
+       -- its own, unless its commit waits for a standby. NULL if there is none, or if the role may not see it.
+       (SELECT pg_catalog.min(pid)::text
+        FROM pg_catalog.pg_locks AS advisory_lock JOIN pg_catalog.pg_stat_activity AS holder USING (pid)
+        WHERE locktype = 'advisory' AND granted AND objsubid = 1
+          AND holder.datname = pg_catalog.current_database() AND holder.datid = advisory_lock.database
+          -- An integer, as `hashtext` gives.
+          AND (classid::bigint << 32 | objid::bigint) BETWEEN -2147483648 AND 2147483647
+          AND state_change < pg_catalog.clock_timestamp() - interval '5 seconds'
+          AND wait_event IS DISTINCT FROM 'SyncRep') AS number_holder

@@ -1,9 +1,10 @@
 //! The preflight on servers and tables that are set up wrongly, one way each, and on those that are
 //! not.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use syncguard_core::{ErrorCode, Finding, Locks, Severity};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::{PgBouncer, PostgresServer};
@@ -103,6 +104,36 @@ async fn a_snapshot_that_is_older_than_a_minute() {
     assert_eq!(seen(&findings), [(INFO, "postgres-old-snapshot")]);
     report.rollback().await.unwrap();
     assert_eq!(fixture.locks.preflight().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn an_advisory_lock_whose_number_could_be_that_of_a_key() {
+    let (_server, fixture) = server_with(&[]).await;
+    let shared = vec![(INFO, "postgres-shared-lock-numbers")];
+    let cases = [
+        ("pg_advisory_lock(42)", shared.clone()),
+        ("pg_advisory_lock_shared(-2147483648)", shared.clone()),
+        ("pg_advisory_lock(hashtext('migrations'))", shared),
+        // No hash of a key is so large.
+        ("pg_advisory_lock(2147483648)", vec![]),
+        ("pg_advisory_lock(-2147483649)", vec![]),
+        ("pg_advisory_lock(1, 42)", vec![]),
+    ];
+    for (lock, expected) in cases {
+        let mut application = PgConnection::connect(&fixture.url).await.unwrap();
+        let held = sqlx::raw_sql(AssertSqlSafe(format!("SELECT {lock}")));
+        held.execute(&mut application).await.unwrap();
+        // An acquire holds its own for less.
+        assert_eq!(fixture.locks.preflight().await.unwrap(), [], "{lock}");
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        let findings = fixture.locks.preflight().await.unwrap();
+        assert_eq!(seen(&findings), expected, "{lock}: {findings:#?}");
+        application.close().await.unwrap();
+        let started = Instant::now();
+        while !fixture.locks.preflight().await.unwrap().is_empty() {
+            assert!(started.elapsed() < Duration::from_secs(20), "{lock}");
+        }
+    }
 }
 
 #[tokio::test]
