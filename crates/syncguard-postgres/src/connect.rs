@@ -141,6 +141,28 @@ impl PostgresBackend {
     /// While a caller waits for a key, the backend opens one connection beside the pool, with the pool's
     /// connect options.
     ///
+    /// If a firewall drops idle connections silently, sqlx's test of such a connection has no limit, and the
+    /// operation fails at its deadline. Limit the test, and the operation gets another connection:
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use syncguard_postgres::sqlx::Connection as _;
+    /// use syncguard_postgres::sqlx::postgres::PgPoolOptions;
+    /// use tokio::time::timeout;
+    ///
+    /// let second = Duration::from_secs(1);
+    /// let options = PgPoolOptions::new()
+    ///     .test_before_acquire(false)
+    ///     .before_acquire(move |connection, meta| {
+    ///         Box::pin(async move {
+    ///             let ping = timeout(second, connection.ping());
+    ///             Ok(meta.idle_for < second || matches!(ping.await, Ok(Ok(()))))
+    ///         })
+    ///     });
+    /// # let _ = options;
+    /// ```
+    ///
     /// After a failover, a pool keeps its connections to the old primary. An operation that finds a
     /// server read-only closes its own connection only, so at worst each connection fails once. A
     /// backend made from a URL closes all of its connections then.

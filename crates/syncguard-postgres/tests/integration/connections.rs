@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use sqlx::AssertSqlSafe;
 use syncguard_core::{ErrorCode, Locks};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::{PgBouncer, PostgresServer};
 
+use crate::common::proxy::Wire;
 use crate::common::{BareCalls as _, Fixture, id, key, ttl};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -157,6 +159,40 @@ async fn an_operation_abandoned_in_the_server_returns_its_connection() {
     assert_eq!(session().await, first, "the same session serves on");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_that_were_cut_off_silently_are_replaced_in_time() {
+    for connections in [1, 10] {
+        let fixture = Fixture::new().await;
+        let (wire, url) = Wire::to(&fixture.url);
+        let url = format!("{url}?application_name={}", fixture.locks_table);
+        let options = fixture.named(PostgresOptions::new().max_connections(connections));
+        let locks = Locks::new(PostgresBackend::connect_with(&url, options).await.unwrap());
+        wire.hold_replies(true);
+        let reads = (0..connections).map(|_| {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.is_locked("k").await })
+        });
+        let reads: Vec<_> = reads.collect();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        wire.hold_replies(false);
+        for read in reads {
+            assert!(!read.await.unwrap().unwrap());
+        }
+        let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{l}'";
+        let open = open.replace("{l}", &fixture.locks_table);
+        assert!(fixture.number(&open).await > i64::from(connections) / 2);
+
+        // They are trusted for a second.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        wire.lose_connections();
+        let first =
+            (0..connections).map(|n| locks.try_lock(format!("k:{n}")).ttl(MINUTE).attempt());
+        for outcome in join_all(first).await {
+            assert!(outcome.unwrap().acquired().is_some());
+        }
+    }
+}
+
 #[test]
 fn a_backend_may_outlive_the_runtime_that_made_it() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();
@@ -193,7 +229,7 @@ async fn close_waits_for_what_is_in_flight_and_ends_the_sessions() {
         count.fetch_one(&fixture.sql).await.unwrap()
     };
     let attempts = (0..4).map(|n| locks.try_lock(format!("key:{n}")).attempt());
-    for attempt in futures_util::future::join_all(attempts).await {
+    for attempt in join_all(attempts).await {
         drop(attempt.unwrap());
     }
     locks.drain(Duration::from_secs(10)).await.unwrap();

@@ -1,11 +1,14 @@
-//! Connections that an application returned to its pool in the middle of a transaction.
+//! A pool of the application: transactions that it left open, dead connections.
 
 use std::time::Duration;
 
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::{AssertSqlSafe, Connection as _, PgPool};
+use syncguard_core::Locks;
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
+use tokio::time::timeout;
 
+use crate::common::proxy::Wire;
 use crate::common::{BareCalls as _, Fixture, id, key, ttl};
 
 /// A pool of one connection, which the application used for these statements.
@@ -78,4 +81,63 @@ async fn reads_see_what_others_committed_after_a_snapshot_that_was_left_open() {
     let acquired = fixture.backend.acquire(&key, &id, ttl(60_000)).await;
     assert!(acquired.unwrap().granted().is_some());
     assert!(backend.is_locked(&key).await.unwrap());
+}
+
+/// A pool with so many idle connections.
+async fn idle(options: PgPoolOptions, connections: u32, url: &str) -> PgPool {
+    let pool = options.max_connections(connections).connect(url).await;
+    let pool = pool.unwrap();
+    let mut open = Vec::new();
+    for _ in 0..connections {
+        open.push(pool.acquire().await.unwrap());
+    }
+    let returned = open.len();
+    drop(open);
+    while pool.num_idle() < returned {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    pool
+}
+
+#[tokio::test]
+async fn each_idle_connection_that_was_cut_off_silently_costs_at_most_one_deadline() {
+    let fixture = Fixture::new().await;
+    let (wire, url) = Wire::to(&fixture.url);
+    let pool = idle(PgPoolOptions::new(), 3, &url).await;
+    let options = fixture.named(PostgresOptions::new());
+    let locks = Locks::builder(PostgresBackend::with_pool(pool, options).unwrap())
+        .operation_timeout(Duration::from_secs(2))
+        .build();
+    wire.lose_connections();
+    let mut failures = 0;
+    while let Err(error) = locks.is_locked("k").await {
+        assert!(!error.outcome_unknown(), "{error:?}");
+        failures += 1;
+        assert!(failures <= 3, "{error:?}");
+    }
+    assert!(failures > 0, "nothing was lost");
+}
+
+#[tokio::test]
+async fn a_pool_that_limits_its_ping_replaces_such_a_connection_in_time() {
+    let fixture = Fixture::new().await;
+    let (wire, url) = Wire::to(&fixture.url);
+    let second = Duration::from_secs(1);
+    let checked = PgPoolOptions::new()
+        .test_before_acquire(false)
+        .before_acquire(move |connection, meta| {
+            Box::pin(async move {
+                let ping = timeout(second, connection.ping());
+                Ok(meta.idle_for < second || matches!(ping.await, Ok(Ok(()))))
+            })
+        });
+    let pool = idle(checked, 3, &url).await;
+    let options = fixture.named(PostgresOptions::new());
+    let locks = Locks::new(PostgresBackend::with_pool(pool, options).unwrap());
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    wire.lose_connections();
+    for round in 0..3 {
+        let guard = locks.try_lock(format!("k:{round}")).await.unwrap();
+        assert!(guard.unwrap().release().await.unwrap().is_released());
+    }
 }

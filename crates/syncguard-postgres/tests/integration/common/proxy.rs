@@ -42,6 +42,11 @@ impl Wire {
         (Self { proxy, state }, url)
     }
 
+    /// Loses the connections that exist now, as a firewall does: no byte passes, none is closed.
+    pub(crate) fn lose_connections(&self) {
+        self.proxy.lose_all();
+    }
+
     /// New connections lead to the server at this URL; those that are open stay where they are.
     pub(crate) fn lead_to(&self, url: &str) {
         self.proxy.lead_to(port_of(url));
