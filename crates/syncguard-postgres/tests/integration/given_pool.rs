@@ -1,11 +1,12 @@
-//! A pool of the application: transactions that it left open, dead connections.
+//! A pool of the application: transactions that it left open, dead connections, a failover.
 
 use std::time::Duration;
 
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection as _, PgPool};
-use syncguard_core::Locks;
+use syncguard_core::{ErrorCode, Locks};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
+use syncguard_testkit::PostgresServer;
 use tokio::time::timeout;
 
 use crate::common::proxy::Wire;
@@ -140,4 +141,49 @@ async fn a_pool_that_limits_its_ping_replaces_such_a_connection_in_time() {
         let guard = locks.try_lock(format!("k:{round}")).await.unwrap();
         assert!(guard.unwrap().release().await.unwrap().is_released());
     }
+}
+
+#[tokio::test]
+async fn after_a_failover_each_old_connection_fails_once() {
+    let (old, new) = (
+        PostgresServer::start().unwrap(),
+        PostgresServer::start().unwrap(),
+    );
+    let fixture = Fixture::at(&old.url(), PostgresOptions::new()).await;
+    let options = fixture.named(PostgresOptions::new());
+    let promoted = PostgresBackend::connect_with(&new.url(), options.clone())
+        .await
+        .unwrap();
+    promoted.setup_schema().await.unwrap();
+    let (wire, url) = Wire::to(&old.url());
+    let pool = idle(PgPoolOptions::new(), 3, &url).await;
+    let backend = PostgresBackend::with_pool(pool, options).unwrap();
+
+    // The old primary lives on, refuses writes, and keeps its connections.
+    fixture
+        .run("ALTER SYSTEM SET default_transaction_read_only = on")
+        .await;
+    fixture.run("SELECT pg_reload_conf()").await;
+    let reloaded = std::time::Instant::now();
+    while fixture.backend.release(&id()).await.is_ok() {
+        assert!(reloaded.elapsed() < Duration::from_secs(20), "no reload");
+    }
+    // Others may not have read the configuration yet.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    wire.lead_to(&new.url());
+    let (key, id) = (key("k"), id());
+    let mut failures = 0;
+    loop {
+        match backend.acquire(&key, &id, ttl(60_000)).await {
+            Ok(acquired) => break assert!(acquired.granted().is_some()),
+            Err(error) => {
+                assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
+                assert!(!error.outcome_unknown());
+                failures += 1;
+                assert!(failures <= 3, "{error:?}");
+            }
+        }
+    }
+    assert!(failures > 0, "the old connections are used");
+    assert!(promoted.is_locked(&key).await.unwrap());
 }
