@@ -227,8 +227,21 @@ impl OwnPool {
                 return Err(last);
             }
             sleep(pause).await;
+            if let Some(idle) = self.returned_meanwhile() {
+                return Ok(idle.open);
+            }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+
+    /// A connection that another operation has just returned.
+    fn returned_meanwhile(&self) -> Option<Idle> {
+        let mut idle = self.idle();
+        let last = idle.back()?;
+        if last.since.elapsed() > TRUSTED_IDLE {
+            return None;
+        }
+        idle.pop_back()
     }
 
     async fn connect(&self) -> Result<Open, Error> {
@@ -248,7 +261,10 @@ impl OwnPool {
         if self.configured && !self.settings_refused.load(Ordering::Relaxed) {
             match PgConnection::connect_with(&configured(&target)).await {
                 Err(error) if has_state(&error, UNKNOWN_SETTING) => {
+                    let connection = PgConnection::connect_with(&target).await?;
+                    // Not before: poolers have the same SQLSTATE for other errors.
                     self.settings_refused.store(true, Ordering::Relaxed);
+                    return Ok((connection, None));
                 }
                 Ok(mut connection) => {
                     let process = process_of(&mut connection).await?;
@@ -331,6 +347,8 @@ impl PooledConnection {
         if self.open.generation == pool.generation.load(Ordering::SeqCst) {
             pool.generation.fetch_add(1, Ordering::SeqCst);
             idle.clear();
+            // There may be another pooler, or none.
+            pool.settings_refused.store(false, Ordering::Relaxed);
         }
     }
 

@@ -132,6 +132,81 @@ async fn while_all_are_in_use_operations_are_rate_limited_and_then_served() {
 }
 
 #[tokio::test]
+async fn who_waits_for_a_new_connection_uses_one_that_becomes_free() {
+    let server = PostgresServer::start().unwrap();
+    let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
+    fixture
+        .run("CREATE ROLE app LOGIN CONNECTION LIMIT 1; GRANT ALL ON {locks}, {fences} TO app")
+        .await;
+    let url = format!(
+        "{}?options[lock_timeout]=0",
+        server.url().replace("postgres@", "app@")
+    );
+    let options = fixture.named(PostgresOptions::new());
+    let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
+    let mut other = fixture.sql.begin().await.unwrap();
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtext('busy'))")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let busy = tokio::spawn({
+        let backend = backend.clone();
+        async move { backend.acquire(&key("busy"), &id(), ttl(60_000)).await }
+    });
+    fixture.until_queued("busy").await;
+    let next = tokio::spawn({
+        let backend = backend.clone();
+        async move { backend.is_locked(&key("another")).await }
+    });
+    // The server refuses a second connection. Attempts to open one would go on for 4 s.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!next.is_finished());
+    other.rollback().await.unwrap();
+    assert!(!next.await.unwrap().unwrap());
+    assert!(busy.await.unwrap().unwrap().granted().is_some());
+}
+
+#[tokio::test]
+async fn settings_that_a_pooler_refused_are_in_force_on_the_server_after_it() {
+    let (old, new) = (
+        PostgresServer::start().unwrap(),
+        PostgresServer::start().unwrap(),
+    );
+    let session = [("pool_mode", "session")];
+    let bouncer = PgBouncer::start_with(&old, &session).unwrap();
+    let fixture = Fixture::at(&old.url(), PostgresOptions::new()).await;
+    let options = fixture.named(PostgresOptions::new().max_connections(1));
+    let promoted = PostgresBackend::connect_with(&new.url(), options.clone())
+        .await
+        .unwrap();
+    promoted.setup_schema().await.unwrap();
+    let (wire, url) = Wire::to(&bouncer.url());
+    let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
+    fixture
+        .run("ALTER SYSTEM SET default_transaction_read_only = on")
+        .await;
+    fixture.run("SELECT pg_reload_conf()").await;
+    let started = Instant::now();
+    while backend.release(&id()).await.is_ok() {
+        assert!(started.elapsed() < Duration::from_secs(20), "no reload");
+    }
+    wire.lead_to(&new.url());
+    assert!(!backend.release(&id()).await.unwrap().is_released());
+    // Only with `lock_timeout` does the error say what blocked the acquire.
+    let beside = crate::common::pool(&new.url(), 1).await;
+    let mut busy = beside.begin().await.unwrap();
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtext('busy'))")
+        .execute(&mut *busy)
+        .await
+        .unwrap();
+    let (key, id) = (key("busy"), id());
+    let acquire = backend.acquire(&key, &id, ttl(60_000));
+    let acquired = tokio::time::timeout(Duration::from_secs(20), acquire).await;
+    let error = acquired.expect("`lock_timeout` ends it").unwrap_err();
+    assert!(error.to_string().contains("pg_blocking_pids"), "{error}");
+}
+
+#[tokio::test]
 async fn an_operation_abandoned_in_the_server_returns_its_connection() {
     let fixture = Fixture::new().await;
     let url = format!("{}?application_name={}", fixture.url, fixture.locks_table);
