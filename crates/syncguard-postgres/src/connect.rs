@@ -10,6 +10,7 @@ use syncguard_core::observe::Operation;
 use url::Url;
 
 use crate::error::{Stage, map};
+use crate::greeting::with_greeting;
 use crate::wire::Connections;
 use crate::{PostgresBackend, PostgresOptions};
 
@@ -102,8 +103,10 @@ impl PostgresBackend {
             target = target.extra_float_digits(None);
         }
         let (limit, pooled) = (settings.max_connections, settings.transaction_pooler);
-        let connections = Connections::open(target, limit, pooled);
-        Ok(Self::new(connections.await.map_err(setup)?, settings))
+        match Connections::open(target.clone(), limit, pooled).await {
+            Ok(connections) => Ok(Self::new(connections, settings)),
+            Err(error) => Err(setup(with_greeting(error, &target).await)),
+        }
     }
 
     /// Uses the application's own pool. It sends nothing yet.

@@ -94,6 +94,7 @@ mod backend;
 mod cleanup;
 mod connect;
 mod error;
+mod greeting;
 mod names;
 mod options;
 mod preflight;

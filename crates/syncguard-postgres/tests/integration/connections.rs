@@ -92,6 +92,29 @@ async fn settings_of_the_url_stay() {
 }
 
 #[tokio::test]
+async fn libpqs_parameters_are_ignored_where_that_is_safe_and_refused_without_their_value() {
+    let fixture = Fixture::new().await;
+    let url = format!(
+        "{}?channel_binding=prefer&client_encoding=UTF8&connect_timeout=10&\
+         fallback_application_name=app&gssencmode=prefer&keepalives=1&keepalives_count=3&\
+         keepalives_idle=30&keepalives_interval=10&sslcompression=0&sslsni=1&\
+         target_session_attrs=read-write&tcp_user_timeout=5000",
+        fixture.url
+    );
+    let options = fixture.named(PostgresOptions::new());
+    let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
+    in_and_out(&backend, 2).await;
+    for name in ["channel_binding", "target_session_attrs", "passwd"] {
+        let url = format!("{}?connect_timeout=10&{name}=hunter2", fixture.url);
+        let error = PostgresBackend::connect(&url).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error:?}");
+        let texts = syncguard_testkit::texts(&error);
+        assert!(texts.contains(name), "{texts}");
+        assert!(!texts.contains("hunter2"), "{texts}");
+    }
+}
+
+#[tokio::test]
 async fn while_all_are_in_use_operations_are_rate_limited_and_then_served() {
     let fixture = Fixture::new().await;
     // Otherwise the server would end the wait, and another operation would get its turn.

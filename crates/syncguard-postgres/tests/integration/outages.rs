@@ -601,7 +601,7 @@ async fn a_server_that_is_no_postgresql_is_unavailable_and_the_source_says_what_
         let url = format!("postgres://app@127.0.0.1:{port}/app?sslmode=disable");
         timeout(Duration::from_secs(60), PostgresBackend::connect(&url)).await
     });
-    for (outcome, (_, what)) in join_all(connecting).await.into_iter().zip(&ports) {
+    for (outcome, (port, what)) in join_all(connecting).await.into_iter().zip(&ports) {
         let error = outcome.expect("an answer in time").unwrap_err();
         assert_eq!(
             error.code(),
@@ -613,6 +613,13 @@ async fn a_server_that_is_no_postgresql_is_unavailable_and_the_source_says_what_
             "{what}: {error:?}"
         );
         assert!(!error.outcome_unknown(), "{what}: {error:?}");
+        // What of it can be read.
+        let visible = what.split(|c: char| c.is_control()).next().unwrap();
+        let texts = syncguard_testkit::texts(&error);
+        assert!(
+            *port == redis.port() || texts.contains(visible),
+            "{what}: {texts}"
+        );
     }
 }
 
