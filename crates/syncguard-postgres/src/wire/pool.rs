@@ -404,3 +404,45 @@ impl DerefMut for PooledConnection {
         &mut self.open.connection
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use syncguard_testkit::{PgBouncer, PostgresServer};
+
+    use super::*;
+
+    fn pool(url: &str) -> Arc<OwnPool> {
+        Arc::new(OwnPool::new(url.parse().unwrap(), 1, false))
+    }
+
+    fn deadline() -> Instant {
+        Instant::now() + Duration::from_secs(20)
+    }
+
+    #[tokio::test]
+    async fn behind_a_pooler_that_ignores_settings_no_process_is_known() {
+        let server = PostgresServer::start().unwrap();
+        let ignored = ("ignore_startup_parameters", "extra_float_digits, options");
+        let bouncer = PgBouncer::start_with(&server, &[ignored]).unwrap();
+        for (url, known) in [(server.url(), true), (bouncer.url(), false)] {
+            let connection = pool(&url).acquire(true, deadline()).await.unwrap();
+            assert_eq!(connection.open.process.is_some(), known, "{url}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_full_pooler_is_not_taken_for_one_that_refuses_settings() {
+        let server = PostgresServer::start().unwrap();
+        let full = [
+            ("ignore_startup_parameters", "extra_float_digits, options"),
+            ("max_client_conn", "1"),
+        ];
+        let bouncer = PgBouncer::start_with(&server, &full).unwrap();
+        let (first, second) = (pool(&bouncer.url()), pool(&bouncer.url()));
+        let only = first.acquire(true, deadline()).await.unwrap();
+        let error = second.acquire(true, deadline()).await.err().unwrap();
+        assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
+        assert!(!second.settings_refused.load(Ordering::Relaxed));
+        drop(only);
+    }
+}
