@@ -1,11 +1,13 @@
 //! The contract, implemented in memory.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::collections::btree_map::{self, BTreeMap};
 use std::collections::hash_map::{self, HashMap};
-use std::fmt;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{fmt, mem};
 
 use foldhash::fast::RandomState;
 use syncguard_core::backend::{
@@ -43,8 +45,11 @@ pub struct Kept {
     pub watched: usize,
 }
 
-/// Below this many locks, expired ones are kept.
+/// Up to this many locks, expired ones are kept: a late release or extend can then say that the lease expired.
 const LEAST_SWEPT: usize = 64;
+
+/// The most expired locks that one call removes.
+const SWEPT_AT_ONCE: usize = 16;
 
 #[derive(Default)]
 struct State {
@@ -53,8 +58,9 @@ struct State {
     // Hashing by the standard library takes a sixth of a pair's time. This hash has a random seed, too.
     holders: HashMap<LockId, LockKey, RandomState>,
     fence_counters: HashMap<LockKey, u64, RandomState>,
-    /// How many locks cause the next sweep.
-    next_sweep: usize,
+    /// When locks expire, the earliest first. Every lock has an entry, which may be too early if the lock was
+    /// extended. Entries of locks that were released stay for a while: to find them would cost more.
+    expiries: BinaryHeap<Reverse<(i64, LockKey)>>,
 }
 
 /// A live lock, found by its id.
@@ -166,27 +172,44 @@ impl Record {
 }
 
 impl State {
-    /// Removes expired locks, at most `limit`, and returns how many.
+    /// Removes expired locks, the earliest first and at most `limit`. Returns how many.
     fn sweep(&mut self, now_ms: i64, limit: usize) -> usize {
         let mut removed = 0;
-        let holders = &mut self.holders;
-        self.locks.retain(|_, held| {
-            let keep = removed == limit || held.is_live(now_ms);
-            if !keep {
-                holders.remove(&held.id);
-                removed += 1;
+        while removed < limit
+            && let Some(Reverse((at_ms, _))) = self.expiries.peek()
+            && !is_live(*at_ms, now_ms, TIME_TOLERANCE_MS)
+            && let Some(Reverse((_, key))) = self.expiries.pop()
+        {
+            match self.locks.get(&key).copied() {
+                Some(held) if held.is_live(now_ms) => {
+                    self.expiries.push(Reverse((held.expires_at_ms, key)));
+                }
+                Some(expired) => {
+                    self.locks.remove(&key);
+                    self.holders.remove(&expired.id);
+                    removed += 1;
+                }
+                None => {}
             }
-            keep
-        });
+        }
         removed
     }
 
-    /// Sweeps when the number of locks has doubled since the last sweep: on average each acquire pays for
-    /// two steps of it.
+    /// Removes some expired locks if there are many locks: more than one acquire can add.
     fn sweep_sometimes(&mut self, now_ms: i64) {
-        if self.locks.len() >= self.next_sweep.max(LEAST_SWEPT) {
-            self.sweep(now_ms, usize::MAX);
-            self.next_sweep = self.locks.len() * 2;
+        if self.locks.len() > LEAST_SWEPT {
+            self.sweep(now_ms, SWEPT_AT_ONCE);
+        }
+    }
+
+    /// Adds the expiry of a lock. Once most entries are of released locks, removes those.
+    fn add_expiry(&mut self, key: LockKey, expires_at_ms: i64) {
+        self.expiries.push(Reverse((expires_at_ms, key)));
+        if self.expiries.len() > 2 * self.locks.len() + LEAST_SWEPT {
+            self.expiries.clear();
+            let locks = self.locks.iter();
+            let expiries = locks.map(|(key, held)| Reverse((held.expires_at_ms, key.clone())));
+            self.expiries.extend(expiries);
         }
     }
 
@@ -227,6 +250,7 @@ impl LockBackend for MemoryBackend {
         let AcquireRequest { key, id, ttl, .. } = request;
         let mut state = self.lock();
         let now_ms = self.clock.now_ms();
+        state.sweep_sometimes(now_ms);
         if let Some(held) = state.locks.get(key).filter(|held| held.is_live(now_ms)) {
             let ours = held.id == *id;
             return Ok(if ours {
@@ -242,7 +266,6 @@ impl LockBackend for MemoryBackend {
         let fence = Fence::from_counter(next)?;
         // Nothing can fail from here on.
         *counter = next;
-        state.sweep_sometimes(now_ms);
         let held = Record {
             id: *id,
             expires_at_ms: now_ms.saturating_add(ttl.as_millis()),
@@ -253,32 +276,41 @@ impl LockBackend for MemoryBackend {
             state.holders.remove(&expired.id);
         }
         state.holders.insert(*id, key.clone());
+        state.add_expiry(key.clone(), held.expires_at_ms);
         Ok(AcquireResult::Acquired(held.grant()))
     }
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
         let mut state = self.lock();
         let now_ms = self.clock.now_ms();
-        Ok(match state.held_by(request.id, now_ms) {
+        let result = match state.held_by(request.id, now_ms) {
             Ok(held) => {
                 self.watchers.wake(held.remove().as_str());
                 ReleaseResult::Released
             }
             Err(reason) => ReleaseResult::not_held(Some(reason)),
-        })
+        };
+        state.sweep_sometimes(now_ms);
+        Ok(result)
     }
 
     async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
         let mut state = self.lock();
         let now_ms = self.clock.now_ms();
-        Ok(match state.held_by(request.id, now_ms) {
+        let result = match state.held_by(request.id, now_ms) {
             Ok(mut held) => {
                 let expires_at_ms = now_ms.saturating_add(request.ttl.as_millis());
-                held.lock.get_mut().expires_at_ms = expires_at_ms;
+                let before = mem::replace(&mut held.lock.get_mut().expires_at_ms, expires_at_ms);
+                if expires_at_ms < before {
+                    let key = held.lock.key().clone();
+                    state.add_expiry(key, expires_at_ms);
+                }
                 ExtendResult::extended(expires_at_ms)
             }
             Err(reason) => ExtendResult::not_held(Some(reason)),
-        })
+        };
+        state.sweep_sometimes(now_ms);
+        Ok(result)
     }
 
     async fn lookup_raw(

@@ -183,6 +183,54 @@ async fn expired_locks_do_not_pile_up() {
     assert!(kept.release().await.unwrap().is_released());
 }
 
+/// All of them expire at one instant: no further key of them is acquired, and nobody purges.
+#[tokio::test]
+async fn two_hundred_thousand_locks_that_expired_are_removed_by_other_calls() {
+    let mut fixture = Fixture::new();
+    let millisecond = Ttl::new(Duration::from_millis(1)).unwrap();
+    for key in 0..200_000 {
+        fixture.key = LockKey::new(&format!("once:{key}")).unwrap();
+        let result = fixture.try_acquire(millisecond).await.unwrap();
+        assert!(result.granted().is_some());
+    }
+    assert_eq!(fixture.backend.kept("once").locks, 200_000);
+    fixture.clock.advance(Duration::from_secs(2));
+    fixture.key = LockKey::new("other").unwrap();
+    for _ in 0..10_000 {
+        let grant = fixture.acquire().await.unwrap();
+        assert!(fixture.release(&grant).await.is_released());
+    }
+    let kept = fixture.backend.kept("once");
+    assert!(kept.locks < 100, "{kept:?}");
+    assert_eq!(kept.ids, kept.locks);
+}
+
+#[tokio::test]
+async fn locks_are_removed_by_their_latest_expiry() {
+    let mut fixture = Fixture::new();
+    let (short, long) = (Ttl::new(Duration::from_millis(1)).unwrap(), fixture.ttl);
+    let (mut grants, count) = (Vec::new(), 500);
+    for (name, first, then) in [("shortened", long, short), ("prolonged", short, long)] {
+        for key in 0..count {
+            fixture.key = LockKey::new(&format!("{name}:{key}")).unwrap();
+            let result = fixture.try_acquire(first).await.unwrap();
+            grants.push((result.granted().unwrap(), then));
+        }
+    }
+    for (grant, then) in grants {
+        fixture.ttl = then;
+        assert!(fixture.extend(&grant).await.is_extended());
+    }
+    fixture.clock.advance(Duration::from_secs(2));
+    fixture.key = LockKey::new("other").unwrap();
+    for _ in 0..count {
+        let grant = fixture.acquire().await.unwrap();
+        let _ = fixture.release(&grant).await;
+    }
+    assert_eq!(fixture.backend.kept("shortened").locks, 0);
+    assert_eq!(fixture.backend.kept("prolonged").locks, count);
+}
+
 /// Store, lease and wait follow the same clock where a test pauses that.
 #[tokio::test(start_paused = true)]
 async fn paused_time_moves_the_store_and_the_lease() {
