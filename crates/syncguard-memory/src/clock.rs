@@ -132,3 +132,24 @@ fn system_now_ms() -> i64 {
         .unwrap_or_default();
     i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_MS: i64 = 3_600_000;
+
+    #[test]
+    fn a_step_of_the_systems_clock_does_not_move_the_stores_clock() {
+        for step_ms in [HOUR_MS, -HOUR_MS] {
+            // As if the system's clock had made this step since.
+            let made_ms = system_now_ms() - step_ms;
+            let clock = Clock::Machine {
+                made_ms,
+                made_at: monotonic_now(),
+            };
+            let moved_ms = clock.now_ms() - made_ms;
+            assert!((0..HOUR_MS / 2).contains(&moved_ms), "by {moved_ms} ms");
+        }
+    }
+}
