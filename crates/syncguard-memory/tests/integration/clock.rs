@@ -1,5 +1,8 @@
 //! Expiry and tolerance to the millisecond, on a clock that the test moves.
 
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use syncguard_core::backend::{
@@ -270,14 +273,66 @@ async fn moving_the_clock_wakes_who_waits_for_the_end_of_a_lease() {
     assert_eq!(started.elapsed(), Duration::ZERO);
 }
 
-#[tokio::test]
-async fn a_loop_of_calls_lets_other_tasks_run() {
-    let locks = Locks::new(MemoryBackend::default());
-    let calls = tokio::spawn(async move {
-        loop {
-            locks.is_locked("k").await.unwrap();
-        }
-    });
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    calls.abort();
+/// A loop over one call of `Locks`.
+type Loop = fn(Locks) -> Pin<Box<dyn Future<Output = Infallible> + Send>>;
+
+/// One that keeps its thread would hang the runtime: each runs on a thread of its own.
+#[test]
+fn a_loop_of_calls_lets_other_tasks_run() {
+    let loops: [(&str, Loop); 5] = [
+        ("is_locked", |locks| {
+            Box::pin(async move {
+                loop {
+                    assert!(locks.is_locked("held").await.unwrap());
+                }
+            })
+        }),
+        ("get_by_key", |locks| {
+            Box::pin(async move {
+                loop {
+                    assert!(locks.get_by_key("held").await.unwrap().is_some());
+                }
+            })
+        }),
+        ("a refused acquire", |locks| {
+            Box::pin(async move {
+                loop {
+                    assert!(locks.try_lock("held").await.unwrap().is_none());
+                }
+            })
+        }),
+        ("acquire and release", |locks| {
+            Box::pin(async move {
+                loop {
+                    let guard = locks.try_lock("free").await.unwrap().unwrap();
+                    assert!(guard.release().await.unwrap().is_released());
+                }
+            })
+        }),
+        ("extend", |locks| {
+            Box::pin(async move {
+                let guard = locks.try_lock("free").await.unwrap().unwrap();
+                loop {
+                    let extended = guard.extend(Duration::from_secs(60)).await.unwrap();
+                    assert!(extended.is_extended());
+                }
+            })
+        }),
+    ];
+    for (name, calls) in loops {
+        let (ended, ends) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_all().build().unwrap().block_on(async {
+                let locks = Locks::new(MemoryBackend::default());
+                let _held = locks.lock("held").await.unwrap();
+                let calls = tokio::spawn(calls(locks.clone()));
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                assert!(!calls.is_finished(), "a call failed");
+                ended.send(()).unwrap();
+            });
+        });
+        let end = ends.recv_timeout(Duration::from_secs(30));
+        assert!(end.is_ok(), "a loop over {name}: {end:?}");
+    }
 }
