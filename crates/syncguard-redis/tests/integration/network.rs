@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use syncguard_core::{ErrorCode, Locks};
 use syncguard_redis::{RedisBackend, RedisOptions};
@@ -73,22 +73,47 @@ impl Address {
 async fn an_idle_connection_that_was_dropped_in_silence_is_replaced_before_it_is_needed() {
     let server = RedisServer::start().unwrap();
     let address = Address::of(&server).await;
-    let options = RedisOptions::new().timeout(Duration::from_secs(1));
-    let backend = RedisBackend::connect_with(&address.url(), options).await;
-    let locks = Locks::new(backend.unwrap());
+    let locks = Locks::new(RedisBackend::connect(&address.url()).await.unwrap());
     let guard = granted(&locks, "k").await;
     assert_eq!(address.accepted(), 1);
 
     address.forget_connections();
-    eventually("it reconnects though nobody calls", async || {
-        address.accepted() > 1
-    })
-    .await;
-    eventually("the next call works", async || {
-        locks.is_locked("k").await.is_ok_and(|locked| locked)
-    })
-    .await;
+    replaced(&address).await;
+    let locked = locks.is_locked("k").await;
+    assert!(locked.expect("the first call works"));
     assert!(guard.release().await.unwrap().is_released());
+}
+
+/// A call just after the loss cannot know of it: it fails by its deadline. It is settled, and later calls work.
+#[tokio::test]
+async fn a_call_on_a_connection_that_was_just_dropped_in_silence_ends_by_its_deadline() {
+    let server = RedisServer::start().unwrap();
+    let address = Address::of(&server).await;
+    let locks = Locks::new(RedisBackend::connect(&address.url()).await.unwrap());
+    let guard = granted(&locks, "k").await;
+    address.forget_connections();
+    let begun = Instant::now();
+    let error = locks.try_lock("lost").await.map(drop).unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(5 + 3));
+    assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error:?}");
+    assert!(error.outcome_unknown());
+
+    replaced(&address).await;
+    assert!(locks.is_locked("k").await.expect("the next call works"));
+    assert!(guard.release().await.unwrap().is_released());
+    locks.drain(Duration::from_secs(30)).await.unwrap();
+    assert!(!locks.is_locked("lost").await.unwrap());
+}
+
+/// Waits for the second connection. With the default timeout, the backend checks an idle connection after at most
+/// 5 s, and replaces it 5 s later.
+async fn replaced(address: &Address) {
+    let begun = Instant::now();
+    eventually("another connection", async || address.accepted() > 1).await;
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(10 + 10), "{took:?}");
+    // For its handshake.
+    tokio::time::sleep(Duration::from_secs(3)).await;
 }
 
 #[tokio::test]
