@@ -62,6 +62,7 @@ impl Preflight<'_> {
     async fn server(&self, info: &Value) -> Result<ServerInfo, LockError> {
         let mut server = ServerInfo::parse(&info.as_str_lossy().unwrap_or_default());
         server.clustered_client = self.clients.are_clustered();
+        server.given_client = self.clients.are_given();
         server.tagged_prefix = self.names.share_one_slot();
         server.tagged_example = match self.names.prefix() {
             "" => crate::DEFAULT_PREFIX.to_owned(),

@@ -16,6 +16,8 @@ pub(crate) struct ServerInfo {
     pub(crate) config_denied: bool,
     /// Whether the client follows a cluster.
     pub(crate) clustered_client: bool,
+    /// Whether the application passed the client in.
+    pub(crate) given_client: bool,
     /// Whether the prefix keeps a lock's keys on one node.
     pub(crate) tagged_prefix: bool,
     /// What to put between the braces of a hash tag.
@@ -102,7 +104,10 @@ impl ServerInfo {
     }
 
     fn cluster(&self) -> Option<Finding> {
-        if self.clustered_client || !self.flag("cluster_enabled")? {
+        if self.clustered_client {
+            return self.given_client.then(given_to_cluster);
+        }
+        if !self.flag("cluster_enabled")? {
             return None;
         }
         let example = &self.tagged_example;
@@ -311,6 +316,17 @@ impl ServerInfo {
             )
         })
     }
+}
+
+fn given_to_cluster() -> Finding {
+    Finding::new(
+        Severity::Info,
+        "redis-cluster-given-client",
+        "the application passed a clustered client: fred connects to all masters or to none, so \
+         operations can fail while a master is down that has no locks",
+        "connect with a `redis-cluster://` URL: that backend continues without masters that it does \
+         not need",
+    )
 }
 
 /// The finding if the user may not even run `INFO`.

@@ -127,6 +127,11 @@ impl Clients {
         self.0.links.iter().any(|link| link.client.is_clustered())
     }
 
+    /// Whether the application passed the client in.
+    pub(crate) fn are_given(&self) -> bool {
+        self.0.connection.is_none()
+    }
+
     /// The deadline of a command that nobody waits for.
     pub(crate) fn own_deadline(&self) -> Instant {
         let now = Instant::now();

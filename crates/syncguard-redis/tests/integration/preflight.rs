@@ -2,6 +2,9 @@
 
 use syncguard_core::observe::Operation;
 use syncguard_core::{ErrorCode, Finding, Locks, Severity};
+use syncguard_redis::fred::clients::Client;
+use syncguard_redis::fred::interfaces::ClientLike as _;
+use syncguard_redis::fred::types::config::Config;
 use syncguard_redis::{RedisBackend, RedisOptions};
 use syncguard_testkit::{RedisCluster, RedisServer};
 
@@ -156,6 +159,22 @@ async fn a_client_that_is_not_clustered_on_a_cluster() {
     assert_eq!(unaware, [(ERROR, "redis-cluster-unaware-client"), off]);
     let (aware, _) = codes(&cluster.url(), "{jobs}").await;
     assert_eq!(aware, [off]);
+}
+
+#[tokio::test]
+async fn a_clustered_client_that_the_application_passed_in() {
+    let cluster = RedisCluster::start().unwrap();
+    let config = Config::from_url_clustered(&cluster.url()).unwrap();
+    let client = Client::new(config, None, None, None);
+    client.init().await.unwrap();
+    let backend = RedisBackend::with_client(client, RedisOptions::new().prefix("{jobs}")).unwrap();
+    assert_eq!(
+        seen(&Locks::new(backend).preflight().await.unwrap()),
+        [
+            (ERROR, "redis-persistence-off"),
+            (INFO, "redis-cluster-given-client")
+        ]
+    );
 }
 
 #[tokio::test]
