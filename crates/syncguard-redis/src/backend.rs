@@ -141,7 +141,7 @@ impl LockBackend for RedisBackend {
     }
 
     /// Sends `INFO` and `CONFIG GET`, if the user has permission, and a script that checks permissions and
-    /// writes nothing. On a cluster, the node that has the locks gets them. Then tries wake-ups.
+    /// writes nothing. On a cluster, the node that has the locks gets them. Then tries wake-ups and `SCAN`.
     async fn preflight(&self, request: PreflightRequest) -> Result<Vec<Finding>, LockError> {
         preflight::findings(&self.clients, &self.names, &self.wake_ups, request.deadline).await
     }

@@ -47,6 +47,8 @@ pub(crate) async fn findings(
             let name = names.lock(&LockKey::new("preflight")?)?;
             let watch = wake_ups.watch(clients, name, deadline).await;
             findings.extend((!matches!(watch, Ok(Some(_)))).then(no_wake_ups));
+            let scanned = preflight.permitted("SCAN", &["0", "COUNT", "1"]).await?;
+            findings.extend(scanned.is_none().then(no_listing));
         }
     }
     Ok(findings)
@@ -170,6 +172,15 @@ fn no_wake_ups() -> Finding {
         "the server or a proxy before it gives no wake-ups: callers that wait poll, once a second at \
          the least",
         "grant `+client|tracking`, and connect to Redis 6 or later itself",
+    )
+}
+
+fn no_listing() -> Finding {
+    Finding::new(
+        Severity::Info,
+        "redis-scan-denied",
+        "the user may not run SCAN: locks cannot be listed",
+        "grant `+scan` to list locks; the user can then see the names of all keys of the database",
     )
 }
 

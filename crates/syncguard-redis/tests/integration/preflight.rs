@@ -183,18 +183,26 @@ async fn each_missing_permission() {
     let admin = Raw::connect(&server.url()).await;
     let secret = format!(">{PASSWORD}");
     let url = format!("redis://locker:{PASSWORD}@127.0.0.1:{}", server.port());
-    for missing in DOCUMENTED.into_iter().filter(|right| *right != "-@all") {
+    let rights = || {
+        let rights = DOCUMENTED.into_iter().chain(["+scan"]);
+        rights.filter(|right| *right != "-@all")
+    };
+    for missing in rights() {
         let mut user = vec!["ACL", "SETUSER", "locker", "reset", "on", &secret];
         user.push("+info");
         user.push("+config|get");
         // `-@all` comes first: it revokes what was granted before it.
         user.insert(6, "-@all");
-        let granted = DOCUMENTED.into_iter().filter(|right| *right != "-@all");
-        user.extend(granted.filter(|right| *right != missing));
+        user.extend(rights().filter(|right| *right != missing));
         admin.run::<()>(&user).await;
         let findings = findings_at(&url).await;
-        if missing == "+client|tracking" {
-            assert_eq!(seen(&findings), [(INFO, "redis-wake-ups-unavailable")]);
+        let code_of_optional = match missing {
+            "+client|tracking" => Some("redis-wake-ups-unavailable"),
+            "+scan" => Some("redis-scan-denied"),
+            _ => None,
+        };
+        if let Some(code) = code_of_optional {
+            assert_eq!(seen(&findings), [(INFO, code)]);
             continue;
         }
         assert_eq!(
@@ -255,6 +263,7 @@ async fn what_a_user_may_not_read_is_a_finding_that_says_so() {
     let url = format!("redis://locker:{PASSWORD}@127.0.0.1:{}", server.port());
     let mut user = vec!["ACL", "SETUSER", "locker", "reset", "on", &secret];
     user.extend(DOCUMENTED);
+    user.push("+scan");
     admin.run::<()>(&user).await;
     assert_eq!(
         seen(&findings_at(&url).await),
