@@ -2,16 +2,19 @@
 
 use std::future::Future as _;
 use std::pin::pin;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use syncguard_core::backend::{
     CloseRequest, IsLockedRequest, LockBackend, PreflightRequest, TimeAuthority,
 };
 use syncguard_core::{ErrorCode, LockError, LockId, Locks};
 use syncguard_redis::fred::clients::Client;
+use syncguard_redis::fred::error::Error;
 use syncguard_redis::fred::interfaces::ClientLike as _;
-use syncguard_redis::fred::types::config::Config;
+use syncguard_redis::fred::types::config::{Config, CredentialProvider, ReconnectPolicy, Server};
 use syncguard_redis::fred::types::{Builder, Value};
 use syncguard_redis::{RedisBackend, RedisOptions};
 use syncguard_testkit::{FaultProxy, RedisServer, texts};
@@ -170,6 +173,60 @@ async fn a_release_outlives_a_moment_of_refused_credentials() {
         admin.get("syncguard:k").await.is_none()
     })
     .await;
+}
+
+/// The credentials of an application, which change while it runs.
+#[derive(Debug, Default)]
+struct Rotating(Mutex<String>);
+
+#[async_trait]
+impl CredentialProvider for Rotating {
+    async fn fetch(
+        &self,
+        _server: Option<&Server>,
+    ) -> Result<(Option<String>, Option<String>), Error> {
+        let password = self.0.lock().unwrap().clone();
+        Ok((Some("locker".into()), Some(password)))
+    }
+}
+
+#[tokio::test]
+async fn a_client_with_a_credential_provider_follows_a_changed_password() {
+    let server = RedisServer::start().unwrap();
+    let proxy = FaultProxy::start(server.port()).unwrap();
+    let admin = Raw::connect(&server.url()).await;
+    let credentials = Arc::new(Rotating::default());
+    let rotate = async |password: &str| {
+        let secret = format!(">{password}");
+        let mut user = vec!["ACL", "SETUSER", "locker", "on", "resetpass", &secret];
+        user.extend(DOCUMENTED_RIGHTS);
+        admin.run::<()>(&user).await;
+        *credentials.0.lock().unwrap() = password.to_owned();
+    };
+    rotate(PASSWORD).await;
+    let client = Builder::from_config(Config {
+        credential_provider: Some(credentials.clone()),
+        ..Config::from_url(&format!("redis://{}", proxy.address())).unwrap()
+    })
+    .set_policy(ReconnectPolicy::new_constant(0, 100))
+    .build()
+    .unwrap();
+    client.init().await.unwrap();
+    let locks = Locks::new(RedisBackend::with_client(client, RedisOptions::new()).unwrap());
+    let before = granted(&locks, "before").await;
+    for password in ["second", "third"] {
+        rotate(password).await;
+        let reset = proxy.struck().reset;
+        proxy.reset_all();
+        // Calls fail until the client has another connection.
+        eventually("a call over a new connection", async || {
+            proxy.struck().reset > reset && locks.is_locked("before").await.is_ok()
+        })
+        .await;
+        let guard = granted(&locks, password).await;
+        assert!(guard.release().await.unwrap().is_released());
+    }
+    assert!(before.release().await.unwrap().is_released());
 }
 
 #[tokio::test]
