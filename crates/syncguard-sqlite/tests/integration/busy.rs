@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sqlx::SqliteConnection;
+use sqlx::{SqliteConnection, SqlitePool};
 use syncguard_core::backend::{ExtendRequest, LockBackend as _, TIME_TOLERANCE_MS};
+use syncguard_core::observe::Operation;
 use syncguard_core::{ErrorCode, Ttl};
 use syncguard_sqlite::{SqliteBackend, SqliteOptions, sqlx};
 use tokio::time::sleep;
 
 use crate::common::{
-    MINUTE, PATIENCE, acquire, acquire_by, connection, file, is_held, key, release, take,
+    MINUTE, PATIENCE, acquire, acquire_by, connection, file, is_held, key, options, release, take,
 };
 
 async fn execute(connection: &mut SqliteConnection, sql: &'static str) {
@@ -124,6 +125,32 @@ async fn a_shorter_wait_can_be_chosen() {
     let error = acquire(&backend, &key("k"), MINUTE).await.unwrap_err();
     assert!(started.elapsed() < PATIENCE / 2, "{:?}", started.elapsed());
     assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error}");
+}
+
+/// The set-up has no option for its deadline: 30 s.
+#[tokio::test]
+async fn a_set_up_ends_by_its_deadline_and_creates_nothing() {
+    let (_folder, path) = file();
+    let mut other = connection(&path).await;
+    let pool = SqlitePool::connect_with(options(&path)).await.unwrap();
+    let backend = SqliteBackend::with_pool(pool, SqliteOptions::new()).unwrap();
+    execute(&mut other, "BEGIN IMMEDIATE").await;
+    let started = Instant::now();
+    let error = backend.setup_schema().await.unwrap_err();
+    let took = started.elapsed();
+    assert!(took >= PATIENCE / 4 && took < PATIENCE, "{took:?}");
+    assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error}");
+    assert_eq!(error.operation(), Some(Operation::Setup));
+    assert!(!error.outcome_unknown());
+    execute(&mut other, "COMMIT").await;
+    let tables = "SELECT count(*) FROM sqlite_master";
+    let tables: i64 = sqlx::query_scalar(tables)
+        .fetch_one(&mut other)
+        .await
+        .unwrap();
+    assert_eq!(tables, 0);
+    backend.setup_schema().await.unwrap();
+    take(&backend, &key("k"), MINUTE).await;
 }
 
 #[tokio::test]
