@@ -347,6 +347,10 @@ macro_rules! __for_each_case {
                     "A lookup that is halted while the key gets a new holder shows all fields of one of the two locks, or none.";
                 a_halted_lookup_shows_one_expiry [L2 X4]
                     "A lookup that is halted while the lock is extended shows the lock before or after the extend.";
+                a_halted_call_on_an_expired_lock_leaves_a_successor_alone [E1 R3 X3 L3 L4 N3 N6 F2]
+                    "A call that finds an expired lock and is halted while the key gets a new holder does not change the new holder's lock.";
+                a_halted_purge_leaves_successors_alone [P1 E1 F2]
+                    "A purge that is halted while the keys of expired locks get new holders does not change the new holders' locks.";
             }
             upkeep {
                 a_call_after_its_deadline_is_not_sent [D1]

@@ -233,6 +233,11 @@ pub(crate) fn fence_of<F: FenceToken>(grant: &Grant<F>) -> Option<u64> {
     grant.fence.fence().map(Fence::get)
 }
 
+/// The fence that a lookup shows, if the backend has fences.
+pub(crate) fn fence_in<F: FenceToken>(info: &LockInfoDebug<F>) -> Option<u64> {
+    info.fence.fence().map(Fence::get)
+}
+
 /// Acquires and releases a key; returns the fence of the grant.
 #[track_caller]
 pub(crate) fn next_fence<B: LockBackend>(

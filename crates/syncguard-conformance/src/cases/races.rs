@@ -5,20 +5,27 @@
 //! goes on. Each case does so after each of the call's first polls, so that it halts between any two of
 //! its steps.
 
-use syncguard_core::backend::{LockBackend, Lookup};
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use syncguard_core::backend::{LockBackend, Lookup, MAX_PAGE_SIZE};
 use syncguard_core::{LockId, LockInfoDebug, LockKey};
 
 use crate::clock::dead_at;
 use crate::outcome::{require, same, step};
-use crate::polling::halted;
+use crate::pages::{can_list, listed};
+use crate::polling::{all_halted, halted};
 use crate::steps::{
-    LONG, acquire, acquire_as, fence_of, free, held, holds_nothing, ms, next_fence, release, renew,
-    rise, ttl,
+    LONG, acquire, acquire_as, fence_in, fence_of, free, held, holds_nothing, join, ms, next_fence,
+    not_released, not_renewed, release, renew, rise, ttl,
 };
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 /// More polls than a call has steps; a call that has ended by then is not halted.
 const HALTS: usize = 12;
+
+/// After that, every store may have removed a lock that is dead.
+const KEPT_FOR: Duration = Duration::from_secs(3);
 
 /// An extend that is halted while its lock is released does not bring it back.
 ///
@@ -236,6 +243,160 @@ pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> Ca
     Ok(Outcome::Passed)
 }
 
+/// A call that finds an expired lock and is halted while the key gets a new holder does not change the new holder's
+/// lock.
+///
+/// Proves E1, R3, X3, L3, L4, N3, N6, F2. A read, a listing, an extend or a release may remove the expired lock that it
+/// finds. The case halts them once the lock is dead, and three seconds later: some stores keep dead locks for a while.
+pub async fn a_halted_call_on_an_expired_lock_leaves_a_successor_alone<H: Harness>(
+    bench: Bench<H>,
+) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let can_list = can_list(&bench, &client).await?;
+    let mut races = Vec::new();
+    for call in LateCall::ALL {
+        if call == LateCall::List && !can_list {
+            continue;
+        }
+        // None is the beginning of another one: a listing shows one lock.
+        let keys = (0..2 * HALTS).map(|index| bench.key(&format!("{call:?}:{index}:late")));
+        let keys = keys.collect::<Result<Vec<_>, _>>()?;
+        let (client, other) = (client.clone(), other.clone());
+        races.push(tokio::spawn(async move {
+            let mut expired = Vec::new();
+            for key in keys {
+                expired.push((expiring(&client, &key).await?, key));
+            }
+            let mut dead_at = dead_at(EXPIRING);
+            for (index, (former, key)) in expired.iter().enumerate() {
+                if index == HALTS {
+                    dead_at += KEPT_FOR;
+                }
+                tokio::time::sleep_until(dead_at.into()).await;
+                let late = call.run(&client, key, &former.lock_id);
+                let taking_over = take_over(&other, key, former);
+                let (found, successor) = halted(index % HALTS, late, taking_over).await;
+                let (found, successor) = (found?, successor?);
+                require(
+                    found.is_none() || found.as_ref() == Some(&successor),
+                    format_args!("{call:?}: expected {successor:?} or none, saw {found:?}"),
+                )?;
+                undisturbed(&other, key, &former.lock_id, successor).await?;
+            }
+            Ok(())
+        }));
+    }
+    join(races).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A purge that is halted while the keys of expired locks get new holders does not change the new holders' locks.
+///
+/// Proves P1, E1, F2. Several purges halt at once, each a poll later than the one before: a purge that has ended leaves
+/// nothing for another one.
+pub async fn a_halted_purge_leaves_successors_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let keys = bench.keys("purged", 3)?;
+    let mut former = Vec::new();
+    for key in &keys {
+        former.push(expiring(&client, key).await?);
+    }
+    tokio::time::sleep_until((dead_at(EXPIRING) + KEPT_FOR).into()).await;
+    let taking_over = keys.iter().zip(&former);
+    let taking_over = taking_over.map(|(key, former)| take_over(&other, key, former));
+    let purges = (0..HALTS).map(|_| client.purge_expired(500));
+    let (purged, successors) = all_halted(purges, try_join_all(taking_over)).await;
+    for purged in purged {
+        let _ = purged?;
+    }
+    for ((key, former), successor) in keys.iter().zip(&former).zip(successors?) {
+        undisturbed(&other, key, &former.lock_id, successor).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A call that meets a lock after its end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum LateCall {
+    IsLocked,
+    LookupByKey,
+    LookupById,
+    List,
+    Extend,
+    Release,
+}
+
+impl LateCall {
+    const ALL: [Self; 6] = [
+        Self::IsLocked,
+        Self::LookupByKey,
+        Self::LookupById,
+        Self::List,
+        Self::Extend,
+        Self::Release,
+    ];
+
+    /// Returns the lock that the call shows. Fails if the call finds the lock of `former`.
+    #[track_caller]
+    fn run<B: LockBackend>(
+        self,
+        client: &Client<B>,
+        key: &LockKey,
+        former: &LockId,
+    ) -> impl Future<Output = Result<Option<LockInfoDebug<B::Fence>>, Failure>> {
+        step(async move {
+            match self {
+                // Either answer is right, depending on when it is given.
+                Self::IsLocked => client.is_locked(key).await.map(drop)?,
+                Self::LookupByKey => return Ok(client.lookup_raw(Lookup::Key(key)).await?),
+                Self::LookupById => {
+                    let found = client.lookup_raw(Lookup::Id(former)).await?;
+                    same("lookup of an expired id", found, None)?;
+                }
+                Self::List => {
+                    let mut listed = listed(client, key.as_str(), MAX_PAGE_SIZE).await?;
+                    return Ok(listed.remove(key.as_str()));
+                }
+                Self::Extend => not_renewed(client, former).await?,
+                Self::Release => not_released(client, former).await?,
+            }
+            Ok(None)
+        })
+    }
+}
+
+/// How long the lock of [`expiring`] is live.
+const EXPIRING: Duration = Duration::from_millis(10);
+
+/// A lock that expires at once, as it was before.
+#[track_caller]
+fn expiring<B: LockBackend>(
+    client: &Client<B>,
+    key: &LockKey,
+) -> impl Future<Output = Result<LockInfoDebug<B::Fence>, Failure>> {
+    step(async move {
+        let id = acquire(client, key, LONG).await?.lock_id;
+        let info = held(client, key, &id).await?;
+        renew(client, &id, EXPIRING).await?;
+        Ok(info)
+    })
+}
+
+/// Acquires the key of an expired lock for somebody else.
+#[track_caller]
+fn take_over<B: LockBackend>(
+    client: &Client<B>,
+    key: &LockKey,
+    former: &LockInfoDebug<B::Fence>,
+) -> impl Future<Output = Result<LockInfoDebug<B::Fence>, Failure>> {
+    step(async move {
+        let successor = acquire(client, key, LONG).await?.lock_id;
+        let info = held(client, key, &successor).await?;
+        rise(fence_in(former), fence_in(&info))?;
+        Ok(info)
+    })
+}
+
 /// Releases the lock of `former`, and acquires the key for somebody else.
 #[track_caller]
 fn pass_on<B: LockBackend>(
@@ -250,7 +411,8 @@ fn pass_on<B: LockBackend>(
     })
 }
 
-/// Fails unless the successor's lock is as it was, and the former holder has none.
+/// Fails unless the successor's lock is as it was, and the former holder has none; and unless the key's fences rise
+/// further.
 #[track_caller]
 fn undisturbed<B: LockBackend>(
     client: &Client<B>,
@@ -262,10 +424,12 @@ fn undisturbed<B: LockBackend>(
         let id = successor.lock_id;
         same(
             "the successor's lock",
-            held(client, key, &id).await?,
-            successor,
+            &held(client, key, &id).await?,
+            &successor,
         )?;
         holds_nothing(client, former).await?;
-        release(client, &id).await
+        release(client, &id).await?;
+        rise(fence_in(&successor), next_fence(client, key).await?)?;
+        Ok(())
     })
 }
