@@ -68,8 +68,8 @@
 //! - *the backend cannot list its locks*: it does not implement
 //!   [`list`](syncguard_core::backend::LockBackend::list).
 //! - *the backend gives no wake-ups*, or does not say when a key is free: callers poll it.
-//! - *the store takes too long to be asked within the second after an expiry*: run it on a store that is
-//!   nearer.
+//! - *the store takes too long*: its answers do not come within the second after an expiry, or within the last
+//!   milliseconds of a lease. Run it on a store that is nearer, or on a machine that is less busy.
 //!
 //! The tests of [`suite!`] report it on stderr, even if the runner captures output, and pass. Set
 //! `SYNCGUARD_CONFORMANCE_SKIPS=deny` to make them fail: if a backend must have every feature, and before a

@@ -247,6 +247,8 @@ macro_rules! __for_each_case {
             boundary {
                 nobody_is_granted_a_key_before_its_lease_ends [E1 X1 A2]
                     "Nobody else is granted a key before its lease ends, extended or not.";
+                nobody_is_granted_a_key_in_its_last_milliseconds [E1 X1]
+                    "Nobody else is granted a key in the last two milliseconds of its lease, extended or not.";
                 its_holder_is_heard_until_the_end [E1 X1 R1 A5]
                     "Extend, release and replay succeed up to the end of the lease.";
             }

@@ -122,7 +122,7 @@ pub async fn after_the_tolerance_the_key_is_free<H: Harness>(bench: Bench<H>) ->
 /// From expiry + 1000 on, by the store's own clock, a lease is dead to the millisecond.
 ///
 /// Proves E2, L3, X3, R2. Every operation, each on locks of its own. The case continues until each operation was
-/// answered in the millisecond in which a lease became dead, unless the store is too slow for that.
+/// answered in the millisecond in which a lease became dead.
 pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
@@ -159,8 +159,15 @@ pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
         }
     }
     clock.stop().await?;
-    Ok(Outcome::Passed)
+    Ok(match undecided.is_empty() {
+        true => Outcome::Passed,
+        false => TOO_SLOW,
+    })
 }
+
+const TOO_SLOW: Outcome = Outcome::Skipped(
+    "the store takes too long to be asked in the millisecond in which a lease becomes dead",
+);
 
 /// Calls operations as soon as leases are dead. Removes each that was answered in that millisecond.
 #[track_caller]
@@ -178,8 +185,9 @@ fn probe_the_moment_of_death<B: LockBackend>(
             locks.push((probe, key, id, 0_i64));
         }
         for (order, lock) in (0_u64..).zip(&mut locks) {
-            // They end at different times, so that each operation is called just as some lease ends.
-            lock.3 = renew(client, &lock.2, ms(100 + order * 5)).await? + TIME_TOLERANCE_MS;
+            // They end at different times, so that each operation is called just as some lease ends; in steps that a
+            // coarse clock takes, too.
+            lock.3 = renew(client, &lock.2, ms(100 + order * 10)).await? + TIME_TOLERANCE_MS;
         }
         tokio::time::sleep(ms(950)).await;
         while !locks.is_empty() {

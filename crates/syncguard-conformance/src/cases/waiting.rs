@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use syncguard_core::backend::{AcquireResult, LockBackend, TIME_TOLERANCE_MS, Watch};
 use syncguard_core::{LockId, LockKey};
 
+use crate::clock::{LIFETIMES, too_slow};
 use crate::outcome::{require, step};
 use crate::steps::{LONG, acquire, ms, release, ttl};
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
@@ -18,34 +19,34 @@ const WOKEN_WITHIN: Duration = Duration::from_secs(30);
 /// granted one.
 pub async fn a_refusal_says_when_the_key_is_free<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let lease = ms(1_500);
-    for (index, key) in bench.keys("freed", 3)?.into_iter().enumerate() {
-        let mut began = Instant::now();
-        // Granted for that long, or extended to it from a shorter or a longer time.
-        let granted = [lease, lease / 2, LONG][index];
-        let id = acquire(&client, &key, granted).await?.lock_id;
-        if granted != lease {
-            began = Instant::now();
-            let answer = client.extend(&id, ttl(lease)?).await?;
-            if answer.expires_at_ms().is_none() {
-                // A slow machine, again.
-                continue;
+    // Granted for that long, or extended to it from a shorter or a longer time.
+    let histories: [fn(Duration) -> Duration; 3] = [|lease| lease, |lease| lease / 2, |_| LONG];
+    for (index, granted) in histories.into_iter().enumerate() {
+        let mut refused = None;
+        // On a slow machine a lease may end too soon.
+        for lease in LIFETIMES.into_iter().skip_while(|lease| *lease < LEAST) {
+            let key = bench.key(&format!("freed:{index}:{}", lease.as_millis()))?;
+            refused = refusal(&client, &other, &key, (granted(lease), lease)).await?;
+            if refused.is_some() {
+                break;
             }
         }
-        let asked = Instant::now();
-        let answer = other
-            .acquire(&key, &LockId::generate()?, ttl(LONG)?)
-            .await?;
-        let AcquireResult::Locked { free_in, .. } = answer else {
-            // A slow machine: the lease has ended.
-            continue;
+        let Some(Refusal {
+            key,
+            lease,
+            began,
+            asked,
+            answered,
+            free_in,
+        }) = refused
+        else {
+            return Err(too_slow());
         };
         let Some(free_in) = free_in else {
             return Ok(Outcome::Skipped(
                 "the backend does not say when a key is free",
             ));
         };
-        let answered = Instant::now();
         // Whole milliseconds on either side.
         let slack = ms(10);
         require(
@@ -66,6 +67,58 @@ pub async fn a_refusal_says_when_the_key_is_free<H: Harness>(bench: Bench<H>) ->
         release(&other, &id).await?;
     }
     Ok(Outcome::Passed)
+}
+
+/// The shortest lease: half of it is longer than a few calls on most machines.
+const LEAST: Duration = Duration::from_millis(1_000);
+
+/// A refused acquire of a key whose lease began at a known time.
+struct Refusal {
+    key: LockKey,
+    lease: Duration,
+    /// The lease was granted or extended after this time.
+    began: Instant,
+    asked: Instant,
+    answered: Instant,
+    free_in: Option<Duration>,
+}
+
+/// Acquires a key, extends its lease unless it is granted as long as that, and asks for it. `None` if the lease ended
+/// too soon.
+#[track_caller]
+fn refusal<B: LockBackend>(
+    client: &Client<B>,
+    other: &Client<B>,
+    key: &LockKey,
+    (granted, lease): (Duration, Duration),
+) -> impl Future<Output = Result<Option<Refusal>, Failure>> {
+    step(async move {
+        let mut began = Instant::now();
+        let id = acquire(client, key, granted).await?.lock_id;
+        if granted != lease {
+            began = Instant::now();
+            let answer = client.extend(&id, ttl(lease)?).await?;
+            if answer.expires_at_ms().is_none() {
+                return Ok(None);
+            }
+        }
+        let challenger = LockId::generate()?;
+        let asked = Instant::now();
+        let answer = other.acquire(key, &challenger, ttl(LONG)?).await?;
+        let answered = Instant::now();
+        let AcquireResult::Locked { free_in, .. } = answer else {
+            release(other, &challenger).await?;
+            return Ok(None);
+        };
+        Ok(Some(Refusal {
+            key: key.clone(),
+            lease,
+            began,
+            asked,
+            answered,
+            free_in,
+        }))
+    })
 }
 
 /// A watch resolves each time that any client releases the key.

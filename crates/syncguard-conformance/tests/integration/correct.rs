@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use syncguard_conformance::{Harness, RunOptions, Stored, run};
+use syncguard_conformance::{Harness, RunOptions, Status, Stored, run};
 use syncguard_core::backend::{
     AcquireRequest, AcquireResult, ExtendRequest, IsLockedRequest, ListPage, ListRequest,
     LockBackend, LookupRequest, PurgeRequest, ReleaseRequest, Watch, WatchRequest,
@@ -99,10 +99,21 @@ impl<P: Pace> Harness for Paced<P> {
     }
 }
 
-async fn conforms<P: Pace>(store: Paced<P>) {
+/// Runs the suite. It may skip these cases, and must pass the others.
+async fn conforms<P: Pace>(store: Paced<P>, skipped: &[&str]) {
     let report = run(Arc::new(store), RunOptions::new().concurrency(32)).await;
-    assert!(report.is_success() && report.skipped == 0, "{report}");
+    assert!(report.is_success(), "{report}");
+    let mut cases = report.cases.iter();
+    let conforms = cases.all(|case| case.status == Status::Passed || skipped.contains(&case.name));
+    assert!(conforms, "{report}");
 }
+
+/// The cases that ask a store within a few milliseconds.
+const FOR_NEAR_STORES: &[&str] = &[
+    "boundary::its_holder_is_heard_until_the_end",
+    "boundary::nobody_is_granted_a_key_in_its_last_milliseconds",
+    "expiry::after_the_tolerance_a_lease_is_dead_to_the_millisecond",
+];
 
 /// Takes 30 ms for each call, as a store on another continent.
 #[derive(Debug, Clone)]
@@ -117,7 +128,7 @@ impl Pace for Slow {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_store_conforms() {
     let memory = MemoryBackend::new();
-    conforms(Paced { memory, pace: Slow }).await;
+    conforms(Paced { memory, pace: Slow }, FOR_NEAR_STORES).await;
 }
 
 /// Moves the store's clock on by whole ticks of 10 ms.
@@ -149,7 +160,7 @@ async fn a_store_with_coarse_time_conforms() {
         began,
         ticks,
     };
-    conforms(Paced { memory, pace }).await;
+    conforms(Paced { memory, pace }, &[]).await;
 }
 
 /// The fault cases that need no network, on stores that are correct.

@@ -227,7 +227,7 @@ mutants! {
     extended_leases_end_100_ms_early: on_boundary::GrantsBefore<100, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     extended_leases_end_30_ms_early: on_boundary::GrantsBefore<30, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     leases_end_10_ms_early: on_boundary::GrantsBefore<10, false>, E1, early, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
-    extended_leases_end_3_ms_early: on_boundary::GrantsBefore<3, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
+    extended_leases_end_3_ms_early: on_boundary::GrantsBefore<3, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_in_its_last_milliseconds";
     clean_up_takes_live_locks: on_reads::CleansLiveLocks, E1, after_expiry, "lookup::clean_up_spares_live_locks_and_fences";
     lookup_by_key_clears_the_expired_by_key: on_races::LookupClears<true>, E1, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
     locks_end_with_their_client: on_clients::LocksEndWithIt, E1, lost, "release::a_lock_outlives_its_client";
