@@ -71,7 +71,7 @@ macro_rules! __for_each_case {
             patterns {
                 keys_match_themselves_alone [K2 L1 L2 R3]
                     "A key that is a pattern does not contend with the keys that it matches.";
-                ids_match_themselves_alone [R3 X3 L2]
+                ids_match_themselves_alone [R3 X3 L2 A2]
                     "An id that is a pattern extends, releases and finds its own lock only.";
             }
             acquire {

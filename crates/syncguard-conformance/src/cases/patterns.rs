@@ -4,7 +4,7 @@ use syncguard_core::LockId;
 
 use crate::keyspace::do_not_contend;
 use crate::outcome::same;
-use crate::steps::{LONG, acquire_as, held, holds_nothing, join, release, renew};
+use crate::steps::{LONG, acquire_as, held, holds_nothing, join, release, renew, ttl};
 use crate::{Bench, CaseResult, Harness, Outcome};
 
 /// Patterns, and what they match in `LIKE`, in globs and in regular expressions.
@@ -55,7 +55,8 @@ pub async fn keys_match_themselves_alone<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// An id that is a pattern extends, releases and finds its own lock only.
 ///
-/// Proves R3, X3, L2. In `LIKE` an underscore stands for any character.
+/// Proves R3, X3, L2, A2. It is refused the key of an id that it matches. In `LIKE` an underscore stands for any
+/// character.
 pub async fn ids_match_themselves_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let space = bench.namespace().replace(['-', '_'], "x");
@@ -73,6 +74,8 @@ pub async fn ids_match_themselves_alone<H: Harness>(bench: Bench<H>) -> CaseResu
     for text in patterns.chain([whole]) {
         let pattern = LockId::parse(&text)?;
         holds_nothing(&client, &pattern).await?;
+        let attempt = client.acquire(&key, &pattern, ttl(LONG)?).await?;
+        same("a contended attempt is Locked", attempt.is_locked(), true)?;
         acquire_as(&client, &own, &pattern, LONG).await?;
         held(&client, &own, &pattern).await?;
         renew(&client, &pattern, LONG * 2).await?;

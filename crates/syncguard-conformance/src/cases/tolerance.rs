@@ -21,7 +21,8 @@ const TOO_SLOW: Outcome =
 /// In the tolerance a lease is live to every operation, or dead to every operation.
 ///
 /// Proves E3, L1, L2, L4, A2, N6. On one lease an operation is the first call, on another it follows reads and a
-/// refusal, which change nothing. The answer is the same for all leases of a backend.
+/// refusal, which change nothing; on a third it comes late in the tolerance. The answer is the same for all leases of a
+/// backend.
 pub async fn all_operations_agree<H: Harness>(bench: Bench<H>) -> CaseResult {
     const ROUNDS: usize = 5;
     let (client, other) = (bench.client().await?, bench.client().await?);
@@ -32,6 +33,12 @@ pub async fn all_operations_agree<H: Harness>(bench: Bench<H>) -> CaseResult {
         .filter(may_ask)
         .flat_map(|ask| [(ask, Asked::First), (ask, Asked::AfterOthers)])
         .collect();
+    undecided.extend(
+        Ask::ALL
+            .into_iter()
+            .filter(may_ask)
+            .map(|ask| (ask, Asked::Late)),
+    );
     let mut verdict = None;
     for round in 0..ROUNDS {
         let keys = bench.keys(&format!("overdue:{round}"), undecided.len())?;
@@ -40,10 +47,14 @@ pub async fn all_operations_agree<H: Harness>(bench: Bench<H>) -> CaseResult {
             let (client, other) = (client.clone(), other.clone());
             tokio::spawn(async move {
                 let overdue = Overdue::new(&client, key).await?;
-                // Spread over the first half, to leave time for the answers.
-                tokio::time::sleep_until((overdue.from + ms(index * 30)).into()).await;
+                let after = match when {
+                    // Spread over the first half, to leave time for the answers.
+                    Asked::First | Asked::AfterOthers => ms(index * 30),
+                    Asked::Late => ms(650),
+                };
+                tokio::time::sleep_until((overdue.from + after).into()).await;
                 let before: &[Ask] = match when {
-                    Asked::First => &[],
+                    Asked::First | Asked::Late => &[],
                     Asked::AfterOthers => &Ask::HARMLESS,
                 };
                 let mut answers = Vec::new();
@@ -235,6 +246,7 @@ impl<F: FenceToken> Overdue<F> {
 enum Asked {
     First,
     AfterOthers,
+    Late,
 }
 
 /// A call that shows whether a lease is live.

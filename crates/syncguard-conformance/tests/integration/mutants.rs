@@ -93,6 +93,7 @@ mutants! {
     a_take_over_keeps_the_former_id: on_acquire::TakeOverKeepsTheFormerId, A1, after_expiry, "expiry::after_the_tolerance_the_key_is_free";
     a_store_is_full_at_some_thousands: on_upkeep::IsFull, A1, lost, "upkeep::thousands_of_locks_are_held_at_once";
     acquire_steals: on_acquire::Steals, A2, wrong_owner, "acquire::a_held_key_is_locked_for_everyone_else";
+    replay_matches_ids_by_like: on_patterns::ReplayMatches, A2, wrong_owner, "patterns::ids_match_themselves_alone";
     acquire_steals_the_extended: on_acquire::StealsTheExtended, A2, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     refusal_releases: on_acquire::RefusalReleases, A2, lost, "acquire::contention_changes_nothing";
     refusal_shortens_by_a_millisecond: on_acquire::RefusalShortens, A2, by_one, "acquire::contention_changes_nothing";
@@ -148,6 +149,7 @@ mutants! {
     extend_forgets_the_index: on_extend::ForgetsTheIndex, X1, after_extend, "extend::renewals_keep_others_out";
     extend_gives_up_before_the_end: on_boundary::ExtendGivesUpBefore, X1, early, "boundary::its_holder_is_heard_until_the_end";
     extend_skips_a_few_milliseconds: on_boundary::ShortExtendsAreNotDone, X1, lost, "extend::a_few_milliseconds_are_done";
+    extend_skips_a_small_change: on_extend::SkipsASmallChange, X1, by_one, "extend::a_few_milliseconds_are_done";
     extend_adds_in_the_tolerance: on_tolerance::ExtendAdds, X1, in_tolerance, "tolerance::an_extend_is_like_any_other";
     extend_estimates: on_extend::Estimates, X2, by_one, "extend::it_returns_the_stores_expiry";
     extend_answers_the_old_expiry: on_extend::AnswersTheOldExpiry, X2, early, "extend::it_returns_the_stores_expiry";
@@ -235,14 +237,20 @@ mutants! {
     tolerance_is_doubled_once_extended: on_time::ExtendedLivesOn, E2, after_extend, "extend::a_shortened_lease_ends_early";
     leases_live_at_the_boundary: on_time::LiveAtTheBoundary, E2, by_one, "expiry::after_the_tolerance_a_lease_is_dead_to_the_millisecond";
     tolerances_differ: on_time::TolerancesDiffer, E3, in_tolerance, "expiry::in_the_tolerance_only_one_wins";
-    is_locked_ends_at_the_expiry: on_tolerance::IsLockedEnds, E3, in_tolerance, "tolerance::all_operations_agree";
-    lookup_by_key_ends_at_the_expiry: on_tolerance::LookupByKeyEnds, E3, in_tolerance, "tolerance::all_operations_agree";
-    lookup_by_id_ends_at_the_expiry: on_tolerance::LookupByIdEnds, E3, in_tolerance, "tolerance::all_operations_agree";
+    is_locked_ends_at_the_expiry: on_tolerance::IsLockedEnds<0>, E3, in_tolerance, "tolerance::all_operations_agree";
+    lookup_by_key_ends_at_the_expiry: on_tolerance::LookupByKeyEnds<0>, E3, in_tolerance, "tolerance::all_operations_agree";
+    lookup_by_id_ends_at_the_expiry: on_tolerance::LookupByIdEnds<0>, E3, in_tolerance, "tolerance::all_operations_agree";
     listing_ends_at_the_expiry: on_listing::EndsAtTheExpiry, E3, in_tolerance, "tolerance::all_operations_agree";
-    acquire_ends_at_the_expiry: on_tolerance::AcquireEnds, E3, in_tolerance, "tolerance::all_operations_agree";
-    replay_ends_at_the_expiry: on_tolerance::ReplayEnds, E3, in_tolerance, "tolerance::all_operations_agree";
-    extend_ends_at_the_expiry: on_tolerance::ExtendEnds, E3, in_tolerance, "tolerance::all_operations_agree";
-    release_ends_at_the_expiry: on_tolerance::ReleaseEnds, E3, in_tolerance, "tolerance::all_operations_agree";
+    acquire_ends_at_the_expiry: on_tolerance::AcquireEnds<0>, E3, in_tolerance, "tolerance::all_operations_agree";
+    replay_ends_at_the_expiry: on_tolerance::ReplayEnds<0>, E3, in_tolerance, "tolerance::all_operations_agree";
+    extend_ends_at_the_expiry: on_tolerance::ExtendEnds<0>, E3, in_tolerance, "tolerance::all_operations_agree";
+    release_ends_at_the_expiry: on_tolerance::ReleaseEnds<0>, E3, in_tolerance, "tolerance::all_operations_agree";
+    is_locked_ends_late_in_the_tolerance: on_tolerance::IsLockedEnds<600>, E3, in_tolerance, "tolerance::all_operations_agree";
+    lookup_by_key_ends_late_in_the_tolerance: on_tolerance::LookupByKeyEnds<600>, E3, in_tolerance, "tolerance::all_operations_agree";
+    lookup_by_id_ends_late_in_the_tolerance: on_tolerance::LookupByIdEnds<600>, E3, in_tolerance, "tolerance::all_operations_agree";
+    acquire_ends_late_in_the_tolerance: on_tolerance::AcquireEnds<600>, E3, in_tolerance, "tolerance::all_operations_agree";
+    extend_ends_late_in_the_tolerance: on_tolerance::ExtendEnds<600>, E3, in_tolerance, "tolerance::all_operations_agree";
+    release_ends_late_in_the_tolerance: on_tolerance::ReleaseEnds<600>, E3, in_tolerance, "tolerance::all_operations_agree";
     extend_is_unguarded_in_the_tolerance: on_tolerance::ExtendIsUnguarded, E3, raced, "tolerance::a_halted_extend_takes_nothing_from_a_successor";
 
     refusals_forget_the_tolerance: on_waiting::ForgetsTheTolerance, W1, in_tolerance, "waiting::a_refusal_says_when_the_key_is_free";

@@ -208,6 +208,22 @@ impl Fault for AnswersTheOldExpiry {
     }
 }
 
+/// Does not write an expiry that is at most five milliseconds from the one that it would replace.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SkipsASmallChange;
+
+impl Fault for SkipsASmallChange {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let expires_at_ms = now_ms() + ttl.as_millis();
+        match store.held_by(id).await {
+            Some(held) if (held.expires_at_ms - expires_at_ms).abs() <= 5 => {
+                Ok(ExtendResult::extended(expires_at_ms))
+            }
+            _ => store.memory.extend(id, ttl).await,
+        }
+    }
+}
+
 /// An acquire that calls itself an extend.
 async fn write(store: &Store, ask: Ask<'_>) -> Answer<ExtendResult> {
     let grant = store.acquire(ask).await?.granted();

@@ -118,3 +118,16 @@ impl Fault for IsLockedMatches {
         Ok(KeysMatch::<false>::held(store, key).await)
     }
 }
+
+/// Recognises a replay by `LIKE`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReplayMatches;
+
+impl Fault for ReplayMatches {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let holder = store.holder(ask.key).await.map(|held| held.lock_id);
+        let replayed = holder.filter(|id| matches(ask.id.as_str(), id.as_str(), LIKE));
+        let id = &replayed.unwrap_or(*ask.id);
+        store.acquire(Ask { id, ..ask }).await
+    }
+}

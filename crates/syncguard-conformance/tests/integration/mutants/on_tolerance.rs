@@ -7,52 +7,57 @@ use tokio::task::yield_now;
 use super::broken::{Answer, Ask, Fault, NOT_EXTENDED, NOT_RELEASED, Store, lasting, now_ms};
 
 fn is_overdue(held: &LockInfoDebug) -> bool {
-    held.expires_at_ms <= now_ms()
+    is_overdue_by(held, 0)
 }
 
-/// Counts a lease as dead at its expiry, only in `is_locked`.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct IsLockedEnds;
+/// Whether the lease expired so many milliseconds ago.
+fn is_overdue_by(held: &LockInfoDebug, millis: i64) -> bool {
+    held.expires_at_ms + millis <= now_ms()
+}
 
-impl Fault for IsLockedEnds {
+/// Counts a lease as dead at its expiry, or so many milliseconds later, only in `is_locked`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IsLockedEnds<const AFTER: i64>;
+
+impl<const AFTER: i64> Fault for IsLockedEnds<AFTER> {
     async fn is_locked(&self, store: &Store, key: &LockKey) -> Answer<bool> {
         let holder = store.holder(key).await;
-        Ok(holder.is_some_and(|held| !is_overdue(&held)))
+        Ok(holder.is_some_and(|held| !is_overdue_by(&held, AFTER)))
     }
 }
 
 /// The same in lookups by key.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LookupByKeyEnds;
+pub(crate) struct LookupByKeyEnds<const AFTER: i64>;
 
-impl Fault for LookupByKeyEnds {
+impl<const AFTER: i64> Fault for LookupByKeyEnds<AFTER> {
     async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
         let by_key = matches!(by, Lookup::Key(_));
         let found = store.memory.lookup_raw(by).await?;
-        Ok(found.filter(|held| !(by_key && is_overdue(held))))
+        Ok(found.filter(|held| !(by_key && is_overdue_by(held, AFTER))))
     }
 }
 
 /// The same in lookups by id.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LookupByIdEnds;
+pub(crate) struct LookupByIdEnds<const AFTER: i64>;
 
-impl Fault for LookupByIdEnds {
+impl<const AFTER: i64> Fault for LookupByIdEnds<AFTER> {
     async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
         let by_id = matches!(by, Lookup::Id(_));
         let found = store.memory.lookup_raw(by).await?;
-        Ok(found.filter(|held| !(by_id && is_overdue(held))))
+        Ok(found.filter(|held| !(by_id && is_overdue_by(held, AFTER))))
     }
 }
 
 /// The same in acquire: the key is granted.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct AcquireEnds;
+pub(crate) struct AcquireEnds<const AFTER: i64>;
 
-impl Fault for AcquireEnds {
+impl<const AFTER: i64> Fault for AcquireEnds<AFTER> {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
         let holder = store.holder(ask.key).await;
-        if holder.is_some_and(|held| is_overdue(&held) && held.lock_id != *ask.id) {
+        if holder.is_some_and(|held| is_overdue_by(&held, AFTER) && held.lock_id != *ask.id) {
             return store.steal(ask).await;
         }
         store.acquire(ask).await
@@ -61,12 +66,12 @@ impl Fault for AcquireEnds {
 
 /// The same in a replay: a new grant.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ReplayEnds;
+pub(crate) struct ReplayEnds<const AFTER: i64>;
 
-impl Fault for ReplayEnds {
+impl<const AFTER: i64> Fault for ReplayEnds<AFTER> {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
         let held = store.held_by(ask.id).await;
-        if held.is_some_and(|held| is_overdue(&held)) {
+        if held.is_some_and(|held| is_overdue_by(&held, AFTER)) {
             return store.steal(ask).await;
         }
         store.acquire(ask).await
@@ -75,12 +80,12 @@ impl Fault for ReplayEnds {
 
 /// The same in extend.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ExtendEnds;
+pub(crate) struct ExtendEnds<const AFTER: i64>;
 
-impl Fault for ExtendEnds {
+impl<const AFTER: i64> Fault for ExtendEnds<AFTER> {
     async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
         let held = store.held_by(id).await;
-        if held.is_some_and(|held| is_overdue(&held)) {
+        if held.is_some_and(|held| is_overdue_by(&held, AFTER)) {
             return Ok(NOT_EXTENDED);
         }
         store.memory.extend(id, ttl).await
@@ -89,12 +94,12 @@ impl Fault for ExtendEnds {
 
 /// The same in release.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ReleaseEnds;
+pub(crate) struct ReleaseEnds<const AFTER: i64>;
 
-impl Fault for ReleaseEnds {
+impl<const AFTER: i64> Fault for ReleaseEnds<AFTER> {
     async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
         let held = store.held_by(id).await;
-        if held.is_some_and(|held| is_overdue(&held)) {
+        if held.is_some_and(|held| is_overdue_by(&held, AFTER)) {
             return Ok(NOT_RELEASED);
         }
         store.memory.release(id).await
@@ -185,7 +190,7 @@ pub(crate) struct ExtendIsUnguarded;
 
 impl Fault for ExtendIsUnguarded {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
-        AcquireEnds.acquire(store, ask).await
+        AcquireEnds::<0>.acquire(store, ask).await
     }
 
     async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {

@@ -66,7 +66,7 @@ const ROWS: &[(&str, &str)] = &[
     ("R3", "aadd***e*f*"),
     ("R4", "aa**fbh**og"),
     ("R5", "aaffbbceff*"),
-    ("X1", "****ffh*f*f"),
+    ("X1", "****ff**f*f"),
     ("X2", "*fddbb*efff"),
     ("X3", "aa**f*ce*f*"),
     ("X4", "a*d*ff*ef**"),
