@@ -257,9 +257,11 @@ macro_rules! __for_each_case {
                     "In the tolerance a lease is live to every operation, or dead to every operation.";
                 an_extend_is_like_any_other [E3 X1 X4]
                     "An extend in the tolerance counts from now, and changes the expiry alone; or it is `NotHeld`.";
-                a_refusal_uses_no_fence [E3 F4]
+                a_refusal_uses_no_fence [E3 F4 R4]
                     "A refusal in the tolerance uses no fence.";
-                a_halted_extend_takes_nothing_from_a_successor [E3 X3 E1]
+                a_refusal_does_not_wait [A4]
+                    "A refusal in the tolerance does not wait for the end of the tolerance.";
+                a_halted_extend_takes_nothing_from_a_successor [E3 X3 E1 O1]
                     "An extend that is halted in the tolerance does not succeed beside an acquire by another.";
             }
             waiting {
@@ -337,17 +339,19 @@ macro_rules! __for_each_case {
                     "An extend that is halted while its lock is released does not bring it back.";
                 a_halted_extend_leaves_a_successor_alone [X3 E1]
                     "An extend that is halted while the key gets a new holder does not change the new holder's lock.";
-                a_halted_release_leaves_a_successor_alone [R3 R5]
+                a_halted_release_leaves_a_successor_alone [R3 R4 R5]
                     "A release that is halted while the key gets a new holder does not change the new holder's lock.";
                 a_halted_release_frees_an_extended_lock [R1 O1]
                     "A release that is halted while its lock is extended still frees the key.";
-                a_halted_acquire_and_another_are_one_grant [A3 A1 F1]
+                a_halted_acquire_and_another_are_one_grant [A3 A1 F1 F4 O1]
                     "An acquire that is halted while another client acquires the key is refused, or was first.";
+                a_halted_acquire_leaves_other_keys_free [K2 O1]
+                    "An acquire that is halted keeps nobody from another key.";
                 a_halted_replay_leaves_a_successor_alone [A5 A2 E1]
                     "A replay that is halted while the key gets a new holder does not change the new holder's lock.";
                 a_halted_lookup_shows_one_lock_whole [L2 L3]
                     "A lookup that is halted while the key gets a new holder shows all fields of one of the two locks, or none.";
-                a_halted_lookup_shows_one_expiry [L2 X4]
+                a_halted_lookup_shows_one_expiry [L1 L2 X4]
                     "A lookup that is halted while the lock is extended shows the lock before or after the extend.";
                 a_halted_call_on_an_expired_lock_leaves_a_successor_alone [E1 R3 X3 L3 L4 N3 N6 F2]
                     "A call that finds an expired lock and is halted while the key gets a new holder does not change the new holder's lock.";
@@ -381,6 +385,10 @@ macro_rules! __for_each_case {
                     "An acquire that is abandoned leaves at most the fence counter of its key.";
                 a_halted_call_leaves_nothing [G1 G3 X3 R1 A5]
                     "A call that is halted while its lock is released leaves nothing.";
+                a_halted_purge_leaves_nothing [G2 P1]
+                    "A purge that is halted while the keys of expired locks get new holders leaves nothing of the expired locks.";
+                a_call_in_the_tolerance_leaves_nothing [G3 A2 L4]
+                    "A call that changes nothing leaves nothing in the tolerance either.";
                 many_at_once_leave_their_counters [G1 G3 A3]
                     "Many contenders leave only the fence counters of their keys.";
             }

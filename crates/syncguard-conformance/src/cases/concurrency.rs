@@ -320,9 +320,15 @@ pub async fn a_release_beats_an_extend_in_flight<H: Harness>(bench: Bench<H>) ->
 /// millisecond. On a slow store the case ends after some seconds.
 pub async fn grants_are_timed_after_any_wait<H: Harness>(bench: Bench<H>) -> CaseResult {
     const CONTENDERS: usize = 32;
-    const GRANTS: u64 = 48;
+    // The chance that a store which reads its clock before a short wait passes. It works for some 20 µs a call, so that
+    // one of 32 contenders waits for w = 640 µs on average, for times that are distributed exponentially. A grant shows
+    // the fault if the contender has waited since before the holder read the clock, which is the holder's own wait ago:
+    // with a chance of 1/2. Then the two readings are w apart on average, and a millisecond of the clock ends between
+    // them with a chance of w (1 - exp(-1 ms / w)) / 1 ms = 1/2. So each grant after the first one hides the fault with
+    // a chance of 3/4, and all of them with less than 2 in a trillion; longer waits show it sooner.
+    const GRANTS: u64 = 96;
     const FEWEST: u64 = 2;
-    const LONGEST: Duration = Duration::from_secs(3);
+    const LONGEST: Duration = Duration::from_secs(5);
     let clients = bench.clients(4).await?;
     let clock = Arc::new(StoreClock::new(&bench).await?);
     let key = bench.key("handed-on")?;

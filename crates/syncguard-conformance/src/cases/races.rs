@@ -61,7 +61,7 @@ pub async fn a_halted_extend_leaves_a_successor_alone<H: Harness>(bench: Bench<H
 
 /// A release that is halted while the key gets a new holder does not change the new holder's lock.
 ///
-/// Proves R3, R5. One of the two releases succeeds.
+/// Proves R3, R4, R5. One of the two releases succeeds.
 pub async fn a_halted_release_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     for (polls, key) in bench.keys("released", HALTS)?.iter().enumerate() {
@@ -102,23 +102,27 @@ pub async fn a_halted_release_frees_an_extended_lock<H: Harness>(bench: Bench<H>
 
 /// An acquire that is halted while another client acquires the key is refused, or was first.
 ///
-/// Proves A3, A1, F1. On a new key, on one that was released, and on one whose lease has expired.
+/// Proves A3, A1, F1, F4, O1. On a new key, on one that was released, and on one whose lease has expired. The call that
+/// is refused uses no fence.
 pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let new = bench.keys("new", HALTS)?;
-    let (used, expired) = (bench.keys("used", HALTS)?, bench.keys("expired", HALTS)?);
-    for key in &used {
-        next_fence(&client, key).await?;
+    let mut new = Vec::new();
+    for key in bench.keys("new", HALTS)? {
+        new.push((key, None));
     }
-    let mut all_dead_at = dead_at(ms(0));
-    for key in &expired {
-        let id = acquire(&client, key, LONG).await?.lock_id;
-        renew(&client, &id, ms(10)).await?;
-        all_dead_at = dead_at(ms(10));
+    let mut used = Vec::new();
+    for key in bench.keys("used", HALTS)? {
+        let fence = next_fence(&client, &key).await?;
+        used.push((key, fence));
     }
-    tokio::time::sleep_until(all_dead_at.into()).await;
+    let mut expired = Vec::new();
+    for key in bench.keys("expired", HALTS)? {
+        let former = expiring(&client, &key).await?;
+        expired.push((key, fence_in(&former)));
+    }
+    tokio::time::sleep_until(dead_at(EXPIRING).into()).await;
     for keys in [new, used, expired] {
-        for (polls, key) in keys.iter().enumerate() {
+        for (polls, (key, former)) in keys.iter().enumerate() {
             let (one, two, lasting) = (LockId::generate()?, LockId::generate()?, ttl(LONG)?);
             let (first, second) = halted(
                 polls,
@@ -140,8 +144,36 @@ pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench
             let loser = if grant.lock_id == one { two } else { one };
             holds_nothing(&client, &loser).await?;
             release(&other, &grant.lock_id).await?;
-            rise(fence_of(&grant), next_fence(&other, key).await?)?;
+            let next = next_fence(&other, key).await?;
+            let step = rise(next, next_fence(&other, key).await?)?;
+            let risen = rise(fence_of(&grant), next)?;
+            same("rise of the fence after a race", risen, step)?;
+            if former.is_some() {
+                let risen = rise(*former, fence_of(&grant))?;
+                same("rise of the fence across a race", risen, step)?;
+            }
         }
+    }
+    Ok(Outcome::Passed)
+}
+
+/// An acquire that is halted keeps nobody from another key.
+///
+/// Proves K2, O1.
+pub async fn a_halted_acquire_leaves_other_keys_free<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let keys = bench.keys("halted", HALTS)?.into_iter();
+    let keys = keys.zip(bench.keys("beside", HALTS)?);
+    for (polls, (key, beside)) in keys.enumerate() {
+        let (id, lasting) = (LockId::generate()?, ttl(LONG)?);
+        let acquiring = client.acquire(&key, &id, lasting);
+        let (acquired, granted) = halted(polls, acquiring, acquire(&other, &beside, LONG)).await;
+        same("a free key is Locked", acquired?.is_locked(), false)?;
+        let granted = granted?.lock_id;
+        held(&other, &key, &id).await?;
+        held(&client, &beside, &granted).await?;
+        release(&client, &id).await?;
+        release(&other, &granted).await?;
     }
     Ok(Outcome::Passed)
 }
@@ -216,7 +248,7 @@ pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -
 
 /// A lookup that is halted while the lock is extended shows the lock before or after the extend.
 ///
-/// Proves L2, X4.
+/// Proves L1, L2, X4. `is_locked` says meanwhile that the key is held.
 pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("extended")?;
@@ -238,6 +270,11 @@ pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> Ca
                 same("a halted lookup", found, before)?;
             }
         }
+        lasting += ms(1_000);
+        let extend = renew(&other, &id, lasting);
+        let (locked, extended) = halted(polls, client.is_locked(&key), extend).await;
+        extended?;
+        same("is_locked of a lock that is extended", locked?, true)?;
     }
     release(&client, &id).await?;
     Ok(Outcome::Passed)

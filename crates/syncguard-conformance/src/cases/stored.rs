@@ -2,14 +2,15 @@
 
 use std::time::Instant;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use syncguard_core::backend::{LockBackend, Lookup};
 use syncguard_core::list::KeyPrefix;
 use syncguard_core::{LockId, LockKey};
 
-use crate::clock::acquire_briefly;
+use super::tolerance::TOO_SLOW;
+use crate::clock::{acquire_briefly, dead_at};
 use crate::outcome::{require, same, step};
-use crate::polling::{halted, poll_once, poll_times};
+use crate::polling::{all_halted, halted, poll_once, poll_times};
 use crate::steps::{
     DRAIN, LONG, SOON, acquire, join, ms, next_fence, not_released, not_renewed, refused, release,
     renew, ttl,
@@ -270,6 +271,89 @@ pub async fn a_halted_call_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseRe
     }
     view.keeps("36 released locks", 0, 3 * HALTS).await?;
     Ok(Outcome::Passed)
+}
+
+/// A purge that is halted while the keys of expired locks get new holders leaves nothing of the expired locks.
+///
+/// Proves G2, P1. Several purges halt at once, each a poll later than the one before.
+pub async fn a_halted_purge_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const KEYS: usize = 3;
+    let Some(view) = View::new(&bench).await? else {
+        return Ok(Outcome::NO_VIEW);
+    };
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let keys = bench.keys("purged", KEYS)?;
+    for key in &keys {
+        let id = acquire(&client, key, LONG).await?.lock_id;
+        renew(&client, &id, ms(10)).await?;
+    }
+    // A purge keeps what expired a moment ago.
+    tokio::time::sleep_until((dead_at(ms(10)) + ms(3_000)).into()).await;
+    let purges = (0..HALTS).map(|_| client.purge_expired(500));
+    let taking_over = try_join_all(keys.iter().map(|key| acquire(&other, key, LONG)));
+    let (purged, successors) = all_halted(purges, taking_over).await;
+    for purged in purged {
+        let _ = purged?;
+    }
+    view.keeps("3 locks that were taken over during a purge", KEYS, KEYS)
+        .await?;
+    for successor in successors? {
+        release(&other, &successor.lock_id).await?;
+    }
+    view.keeps("3 released locks", 0, KEYS).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A call that changes nothing leaves nothing in the tolerance either.
+///
+/// Proves G3, A2, L4. Refusals, reads and listings, of locks whose leases have just expired.
+pub async fn a_call_in_the_tolerance_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const ROUNDS: usize = 5;
+    const LEASES: usize = 2;
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    for round in 0..ROUNDS {
+        let name = format!("overdue:{round}");
+        let Some(view) = View::of(&bench, &name).await? else {
+            return Ok(Outcome::NO_VIEW);
+        };
+        let mut overdue = Vec::new();
+        for key in bench.keys(&name, LEASES)? {
+            let id = acquire(&client, &key, LONG).await?.lock_id;
+            overdue.push((key, id));
+        }
+        let began = Instant::now();
+        for (_, id) in &overdue {
+            renew(&client, id, ms(50)).await?;
+        }
+        // The store's clock may be coarse.
+        tokio::time::sleep(ms(50 + 40)).await;
+        for (key, id) in &overdue {
+            let _ = other.is_locked(key).await?;
+            let _ = other.lookup_raw(Lookup::Key(key)).await?;
+            let _ = other.lookup_raw(Lookup::Id(id)).await?;
+            let _ = other.list(&KeyPrefix::new(key.as_str())?, None, 10).await?;
+            let challenger = LockId::generate()?;
+            if !other
+                .acquire(key, &challenger, ttl(LONG)?)
+                .await?
+                .is_locked()
+            {
+                release(&other, &challenger).await?;
+            }
+        }
+        let in_time = began.elapsed() < ms(1_000);
+        for (key, id) in &overdue {
+            // If the lock is dead already, its key's next lock replaces it.
+            let _ = client.release(id).await?;
+            let _ = next_fence(&other, key).await?;
+        }
+        view.keeps("2 locks that were released in the tolerance", 0, LEASES)
+            .await?;
+        if in_time {
+            return Ok(Outcome::Passed);
+        }
+    }
+    Ok(TOO_SLOW)
 }
 
 /// Many contenders leave only the fence counters of their keys.

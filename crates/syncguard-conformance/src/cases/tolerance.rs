@@ -1,21 +1,23 @@
 //! The second after the expiry of a lease: in it the lease is live to every operation, or dead to every operation.
 
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use syncguard_core::backend::{
     AcquireResult, FenceToken, LockBackend, Lookup, MAX_PAGE_SIZE, TIME_TOLERANCE_MS,
 };
-use syncguard_core::{Fence, LockId, LockInfoDebug, LockKey};
+use syncguard_core::{LockId, LockInfoDebug, LockKey};
 
 use crate::clock::{StoreClock, counted_between};
 use crate::outcome::{require, same, step};
 use crate::pages::{can_list, listed};
 use crate::polling::halted;
-use crate::steps::{LONG, acquire, fence_step, held, join, ms, next_fence, renew, rise, ttl};
+use crate::steps::{
+    LONG, acquire, fence_in, fence_step, held, join, ms, next_fence, release, renew, rise, ttl,
+};
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
-const TOO_SLOW: Outcome =
+pub(super) const TOO_SLOW: Outcome =
     Outcome::Skipped("the store takes too long to be asked within the second after an expiry");
 
 /// In the tolerance a lease is live to every operation, or dead to every operation.
@@ -125,7 +127,7 @@ pub async fn an_extend_is_like_any_other<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// A refusal in the tolerance uses no fence.
 ///
-/// Proves E3, F4.
+/// Proves E3, F4, R4. The release that follows it leaves the counter alone, too.
 pub async fn a_refusal_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult {
     const ROUNDS: usize = 5;
     if !bench.has_fences() {
@@ -141,8 +143,7 @@ pub async fn a_refusal_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult 
         }
         let live = client.release(&overdue.id).await?.is_released();
         let next = next_fence(&other, &overdue.key).await?;
-        let fence = overdue.info.fence.fence().map(Fence::get);
-        let risen = rise(fence, next)?;
+        let risen = rise(fence_in(&overdue.info), next)?;
         if live {
             same("rise of the fence across refusals", risen, step)?;
         }
@@ -153,9 +154,53 @@ pub async fn a_refusal_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult 
     Ok(TOO_SLOW)
 }
 
+/// A refusal in the tolerance does not wait for the end of the tolerance.
+///
+/// Proves A4. The quickest of several refusals takes no longer than grants do.
+pub async fn a_refusal_does_not_wait<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const ATTEMPTS: usize = 3;
+    const ROUNDS: usize = 5;
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let idle = bench.key("idle")?;
+    for key in bench.keys("refused", ROUNDS)? {
+        let overdue = Overdue::new(&client, key).await?;
+        tokio::time::sleep_until(overdue.from.into()).await;
+        let (mut granting, mut refusing) = (Duration::MAX, None);
+        for _ in 0..ATTEMPTS {
+            let began = Instant::now();
+            let grant = acquire(&other, &idle, LONG).await?;
+            granting = granting.min(began.elapsed());
+            release(&other, &grant.lock_id).await?;
+            let (challenger, lasting) = (LockId::generate()?, ttl(LONG)?);
+            let began = Instant::now();
+            let answer = other.acquire(&overdue.key, &challenger, lasting).await?;
+            let took = began.elapsed();
+            if answer.is_locked() {
+                refusing = Some(refusing.map_or(took, |quickest: Duration| quickest.min(took)));
+            } else {
+                release(&other, &challenger).await?;
+            }
+        }
+        let in_time = Instant::now() < overdue.until;
+        let _ = client.release(&overdue.id).await?;
+        if in_time {
+            let bound = granting * 10 + ms(50);
+            // Nobody is refused if the lease is dead already.
+            require(
+                refusing.is_none_or(|refusing| refusing <= bound),
+                format_args!(
+                    "the quickest of {ATTEMPTS} refusals: expected {bound:?}, saw {refusing:?}"
+                ),
+            )?;
+            return Ok(Outcome::Passed);
+        }
+    }
+    Ok(TOO_SLOW)
+}
+
 /// An extend that is halted in the tolerance does not succeed beside an acquire by another.
 ///
-/// Proves E3, X3, E1. Halted after each of its first polls.
+/// Proves E3, X3, E1, O1. Halted after each of its first polls.
 pub async fn a_halted_extend_takes_nothing_from_a_successor<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {

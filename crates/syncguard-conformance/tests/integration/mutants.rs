@@ -68,6 +68,7 @@ mutants! {
     keys_are_matched_by_like: on_patterns::KeysMatch<false>, K2, wrong_key, "patterns::keys_match_themselves_alone";
     keys_are_matched_as_globs: on_patterns::KeysMatch<true>, K2, wrong_key, "patterns::keys_match_themselves_alone";
     is_locked_matches_by_like: on_patterns::IsLockedMatches, K2, wrong_key, "patterns::keys_match_themselves_alone";
+    acquire_refuses_while_another_is_under_way: on_races::RefusesMeanwhile, K2, raced, "races::a_halted_acquire_leaves_other_keys_free";
     a_store_forgets_the_oldest: on_upkeep::ForgetsTheOldest, K2, lost, "upkeep::thousands_of_locks_are_held_at_once";
     fences_count_per_store: on_fences::PerStore, K3, wrong_key, "fencing::every_key_counts_for_itself";
     fence_names_are_folded: Shared<Fold>, K3, wrong_key, "keys::near_identical_keys_have_their_own_fences";
@@ -100,10 +101,12 @@ mutants! {
     contention_moves_the_ttl: on_acquire::ContentionMovesTtl, A2, late, "acquire::contention_changes_nothing";
     refusal_removes_in_the_tolerance: on_tolerance::RefusalRemoves, A2, in_tolerance, "tolerance::all_operations_agree";
     acquire_indexes_losers: on_acquire::IndexesLosers, A2, doubled, "acquire::a_loser_leaves_no_trace";
-    acquire_is_not_atomic: on_races::LooksThenTakes, A3, raced, "concurrency::of_many_exactly_one_is_granted";
-    acquire_of_a_new_key_is_not_atomic: on_races::InsertsUnguarded, A3, doubled, "concurrency::of_many_exactly_one_is_granted_a_new_key";
-    acquire_of_an_expired_key_is_not_atomic: on_races::TakesOverUnguarded, A3, after_expiry, "expiry::an_expired_key_has_one_successor";
+    acquire_is_not_atomic: on_races::LooksThenTakes, A3, raced, "races::a_halted_acquire_and_another_are_one_grant";
+    acquire_of_a_new_key_is_not_atomic: on_races::InsertsUnguarded, A3, doubled, "races::a_halted_acquire_and_another_are_one_grant";
+    acquire_of_an_expired_key_is_not_atomic: on_races::TakesOverUnguarded, A3, after_expiry, "races::a_halted_acquire_and_another_are_one_grant";
     acquire_waits_for_the_holder: on_acquire::Waits, A4, late, "acquire::it_never_waits_for_the_holder";
+    acquire_waits_for_the_extended: on_acquire::WaitsWhere<true>, A4, after_extend, "acquire::it_never_waits_for_the_holder";
+    acquire_waits_in_the_tolerance: on_acquire::WaitsWhere<false>, A4, in_tolerance, "tolerance::a_refusal_does_not_wait";
     acquire_lies_in_wait: on_acquire::LiesInWait, A4, doubled, "acquire::a_refusal_is_final";
     replay_is_refused: on_replay::IsRefused, A5, lost, "acquire::replay_gives_the_same_grant";
     replay_is_granted_anew: on_replay::IsGrantedAnew, A5, doubled, "acquire::replay_gives_the_same_grant";
@@ -141,7 +144,9 @@ mutants! {
     release_of_nothing_burns_fences: on_release::BurnsFence, R4, doubled, "release::it_leaves_the_fence_counter_alone";
     release_of_the_extended_resets_the_fence: on_release::ResetsTheFenceOf<true>, R4, after_extend, "extend::it_uses_no_fence";
     release_of_the_expired_resets_the_fence: on_release::ResetsTheFenceOf<false>, R4, after_expiry, "fencing::fences_rise_across_expiries";
-    release_counts_twice: on_races::ReleaseCountsTwice, R5, raced, "release::of_concurrent_releases_one_succeeds";
+    release_of_the_overdue_resets_the_fence: on_tolerance::ReleaseResetsTheFence, R4, in_tolerance, "tolerance::a_refusal_uses_no_fence";
+    release_restores_the_counter: on_races::ReleaseRestoresTheCounter, R4, raced, "races::a_halted_release_leaves_a_successor_alone";
+    release_counts_twice: on_races::ReleaseCountsTwice, R5, raced, "races::a_halted_release_leaves_a_successor_alone";
 
     extend_adds: on_extend::Adds, X1, doubled, "extend::it_replaces_the_remaining_time";
     extend_counts_from_the_grant: on_extend::CountsFromTheGrant, X1, early, "extend::it_replaces_the_remaining_time";
@@ -176,6 +181,7 @@ mutants! {
     is_locked_is_cached: on_clients::CachesIsLocked, L1, late, "lookup::is_locked_follows_the_lock";
     is_locked_forgets_extends: on_reads::IsLockedForgetsExtends, L1, after_extend, "extend::renewals_keep_others_out";
     is_locked_sees_the_expired: on_reads::IsLockedSeesTheExpired, L1, after_expiry, "expiry::after_the_tolerance_the_key_is_free";
+    is_locked_misses_the_extended: on_races::IsLockedMissesTheExtended, L1, raced, "races::a_halted_lookup_shows_one_expiry";
     lookup_by_id_ignores_the_owner: on_reads::IgnoresOwner, L2, wrong_owner, "lookup::by_id_it_shows_the_ids_own_lock";
     lookup_by_id_shows_the_newest: on_reads::ShowsTheNewest, L2, wrong_key, "lookup::it_finds_one_among_many";
     lookup_shows_local_time: on_reads::ShowsLocalTime, L2, late, "lookup::it_shows_the_grant_by_key_and_by_id";
@@ -275,11 +281,14 @@ mutants! {
     replay_burns_fences: on_fences::BurntByReplay, F4, doubled, "fencing::contention_uses_no_fence";
     contention_burns_fences_once_extended: on_fences::BurntWhere<true>, F4, after_extend, "fencing::contention_uses_no_fence";
     contention_burns_fences_in_the_tolerance: on_fences::BurntWhere<false>, F4, in_tolerance, "tolerance::a_refusal_uses_no_fence";
+    losers_of_a_race_burn_fences: on_races::LosersBurnFences, F4, raced, "races::a_halted_acquire_and_another_are_one_grant";
 
     acquire_arrives_late: on_acquire::ArrivesLate, C1, late, "cancel::an_acquire_dropped_at_any_poll_leaves_no_lock";
     acquire_indexes_later: on_acquire::IndexesLater, C1, lost, "cancel::an_acquire_dropped_at_any_poll_leaves_no_lock";
     release_is_once_only: on_races::ReleaseIsOnceOnly, C4, lost, "cancel::a_release_dropped_at_any_poll_frees_the_key";
-    conflicts_are_errors: on_races::ConflictIsAnError, O1, raced, "concurrency::of_many_exactly_one_is_granted";
+    conflicts_are_errors: on_races::ConflictIsAnError<false>, O1, raced, "races::a_halted_acquire_and_another_are_one_grant";
+    conflicts_over_an_expired_key_are_errors: on_races::ConflictIsAnError<true>, O1, after_expiry, "races::a_halted_acquire_and_another_are_one_grant";
+    conflicts_in_the_tolerance_are_errors: on_tolerance::ExtendConflicts, O1, in_tolerance, "tolerance::a_halted_extend_takes_nothing_from_a_successor";
     events_show_the_key: on_words::LogsTheKey, O2, wrong_key, "errors::events_show_no_identifier";
     events_show_the_key_of_an_expired_lock: on_words::LogsTheTakeOver, O2, after_expiry, "errors::events_of_expired_locks_show_no_identifier";
     events_show_the_key_of_an_overdue_lock: on_words::LogsTheOverdue, O2, in_tolerance, "errors::events_of_expired_locks_show_no_identifier";
@@ -310,9 +319,11 @@ mutants! {
     purging_leaves_the_index: on_stored::PurgingLeavesTheIndex, G2, lost, "stored::an_expired_lock_leaves_its_counter";
     purging_skips_the_extended: on_stored::PurgingSkipsTheExtended, G2, after_extend, "stored::an_expired_lock_leaves_its_counter";
     a_take_over_leaves_the_former_index: on_stored::TakeOverLeavesTheIndex, G2, after_expiry, "stored::an_expired_lock_leaves_its_counter";
+    purging_forgets_what_was_taken_over: on_stored::PurgingForgetsTheTakenOver, G2, raced, "stored::a_halted_purge_leaves_nothing";
     refusals_are_cleared_later: on_stored::RefusalsAreClearedLater, G3, late, "stored::a_call_that_changes_nothing_leaves_nothing";
     watches_are_kept: on_stored::WatchesAreKept, G3, lost, "stored::a_watch_leaves_nothing";
     refusals_leave_an_entry: on_stored::RefusalsLeaveAnEntry, G3, doubled, "stored::a_call_that_changes_nothing_leaves_nothing";
+    refusals_leave_an_entry_in_the_tolerance: on_stored::LateRefusalsLeaveAnEntry, G3, in_tolerance, "stored::a_call_in_the_tolerance_leaves_nothing";
     reads_make_counters: on_stored::ReadsMakeCounters, G3, wrong_key, "stored::a_call_that_changes_nothing_leaves_nothing";
     failed_extends_leave_an_entry: on_stored::FailedExtendsLeaveAnEntry, G3, wrong_owner, "stored::a_call_that_changes_nothing_leaves_nothing";
     failed_releases_leave_a_tombstone: on_stored::FailedReleasesLeaveATombstone, G3, wrong_owner, "stored::a_call_that_changes_nothing_leaves_nothing";

@@ -49,6 +49,24 @@ impl Fault for Waits {
     }
 }
 
+/// The same if the lock was extended, or if its expiry has passed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WaitsWhere<const EXTENDED: bool>;
+
+impl<const EXTENDED: bool> Fault for WaitsWhere<EXTENDED> {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let row = store.row_on(ask.key).await;
+        let waits = row.is_some_and(|row| match EXTENDED {
+            true => row.extended && row.info.expires_at_ms > now_ms(),
+            false => row.info.expires_at_ms <= now_ms(),
+        });
+        match waits {
+            true => Waits.acquire(store, ask).await,
+            false => store.acquire(ask).await,
+        }
+    }
+}
+
 /// Returns `Locked`, and acquires the key once it is free.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LiesInWait;

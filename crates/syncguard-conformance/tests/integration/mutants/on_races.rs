@@ -1,6 +1,6 @@
 //! Faults that show when calls meet: steps that are not one, and futures that are dropped.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -124,12 +124,15 @@ impl Fault for TimedBeforeAShortWait {
     }
 }
 
-/// Returns the store's conflict as an error to the loser of a race.
+/// Returns the store's conflict as an error to the loser of a race: on any key, or only on those of expired locks.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ConflictIsAnError(Arc<AtomicU64>);
+pub(crate) struct ConflictIsAnError<const EXPIRED: bool>(Arc<AtomicU64>);
 
-impl Fault for ConflictIsAnError {
+impl<const EXPIRED: bool> Fault for ConflictIsAnError<EXPIRED> {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        if EXPIRED && store.expired_on(ask.key).await.is_none() {
+            return store.acquire(ask).await;
+        }
         let version = self.0.load(Ordering::SeqCst);
         yield_now().await;
         let next = version + 1;
@@ -141,6 +144,42 @@ impl Fault for ConflictIsAnError {
                 "could not serialize access",
             )),
         }
+    }
+}
+
+/// Refuses every key while an acquire is under way.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RefusesMeanwhile(Arc<AtomicU64>);
+
+impl Fault for RefusesMeanwhile {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        if self.0.fetch_add(1, Ordering::SeqCst) > 0 {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+            return Ok(AcquireResult::locked());
+        }
+        yield_now().await;
+        let answer = store.acquire(ask).await;
+        self.0.fetch_sub(1, Ordering::SeqCst);
+        answer
+    }
+}
+
+/// Finds the key free, and uses a fence if it loses the key in the next step.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LosersBurnFences;
+
+impl Fault for LosersBurnFences {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        if store.holder(ask.key).await.is_some() {
+            return store.acquire(ask).await;
+        }
+        yield_now().await;
+        let answer = store.acquire(ask).await?;
+        if let Some(holder) = store.holder(ask.key).await.filter(|_| answer.is_locked()) {
+            let burnt = holder.fence.get() + 1;
+            store.memory.set_fence_counter(ask.key, burnt);
+        }
+        Ok(answer)
     }
 }
 
@@ -294,6 +333,34 @@ impl Fault for ReleaseRemovesTheSuccessor {
     }
 }
 
+/// Reads lock and counter, and in the next step removes the lock and writes the counter back.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReleaseRestoresTheCounter(Arc<Mutex<HashMap<LockKey, u64>>>);
+
+impl Fault for ReleaseRestoresTheCounter {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if let AcquireResult::Acquired(grant) = &answer {
+            let mut counters = self.0.lock().unwrap();
+            counters.insert(ask.key.clone(), grant.fence.get());
+        }
+        Ok(answer)
+    }
+
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let Some(read) = store.held_by(id).await else {
+            return Ok(NOT_RELEASED);
+        };
+        let counter = self.0.lock().unwrap().get(&read.key).copied();
+        yield_now().await;
+        if let Some(counter) = counter {
+            self.0.lock().unwrap().insert(read.key.clone(), counter);
+            store.memory.set_fence_counter(&read.key, counter);
+        }
+        store.memory.release(id).await
+    }
+}
+
 /// Releases what it has read, unless it was extended in between.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReleaseLosesToAnExtend;
@@ -381,6 +448,19 @@ impl Fault for LookupMissesTheExtended {
         let second = store.memory.lookup_raw(by).await?;
         let unchanged = first == second;
         Ok(second.filter(|_| unchanged))
+    }
+}
+
+/// Reads twice, and takes the key for free if its lock has changed in between.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IsLockedMissesTheExtended;
+
+impl Fault for IsLockedMissesTheExtended {
+    async fn is_locked(&self, store: &Store, key: &LockKey) -> Answer<bool> {
+        let first = store.holder(key).await;
+        yield_now().await;
+        let second = store.holder(key).await;
+        Ok(second.is_some() && first == second)
     }
 }
 

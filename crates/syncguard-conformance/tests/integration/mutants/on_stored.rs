@@ -210,6 +210,28 @@ impl Fault for PurgingSkipsTheExtended {
     }
 }
 
+/// Finds expired locks, and in the next step forgets the index entries of those whose keys have new holders.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PurgingForgetsTheTakenOver;
+
+impl Fault for PurgingForgetsTheTakenOver {
+    async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
+        let mut found = Vec::new();
+        for lock in purgeable(store).collect::<Vec<_>>() {
+            if store.holder(&lock.key).await.is_none() {
+                found.push(lock);
+            }
+        }
+        yield_now().await;
+        for lock in found {
+            if store.holder(&lock.key).await.is_some() {
+                store.leave(Part::IndexEntry, &lock.key, lock.lock_id.as_str());
+            }
+        }
+        store.memory.purge_expired(limit).await
+    }
+}
+
 /// Replaces an expired lock, and leaves the index entry of the former holder.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TakeOverLeavesTheIndex;
@@ -239,7 +261,22 @@ impl Fault for RefusalsLeaveAnEntry {
     }
 }
 
-/// The same, and removes it in the background.
+/// The same, if the lock's expiry has passed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LateRefusalsLeaveAnEntry;
+
+impl Fault for LateRefusalsLeaveAnEntry {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        let holder = store.holder(ask.key).await.filter(|_| answer.is_locked());
+        if holder.is_some_and(|held| held.expires_at_ms <= now_ms()) {
+            store.leave(Part::IndexEntry, ask.key, ask.id.as_str());
+        }
+        Ok(answer)
+    }
+}
+
+/// Writes an index entry for an id that it refuses, and removes it in the background.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RefusalsAreClearedLater;
 

@@ -1,7 +1,12 @@
 //! Faults of the second after an expiry. The memory store takes a lease for live there.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use syncguard_core::backend::{AcquireResult, Lookup};
-use syncguard_core::{ExtendResult, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl};
+use syncguard_core::{
+    ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl,
+};
 use tokio::task::yield_now;
 
 use super::broken::{Answer, Ask, Fault, NOT_EXTENDED, NOT_RELEASED, Store, lasting, now_ms};
@@ -201,5 +206,43 @@ impl Fault for ExtendIsUnguarded {
         let key = &held.key;
         let grant = store.steal(Ask { key, id, ttl }).await?.granted().unwrap();
         Ok(ExtendResult::extended(grant.expires_at_ms))
+    }
+}
+
+/// Removes the counter with an overdue lock.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReleaseResetsTheFence;
+
+impl Fault for ReleaseResetsTheFence {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let held = store.held_by(id).await.filter(is_overdue);
+        let answer = store.memory.release(id).await?;
+        if let Some(held) = held.filter(|_| answer.is_released()) {
+            store.memory.set_fence_counter(&held.key, 0);
+        }
+        Ok(answer)
+    }
+}
+
+/// Finds the lock overdue, and fails in the next step if somebody has asked for a lock in between.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendConflicts(Arc<AtomicU64>);
+
+impl Fault for ExtendConflicts {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        store.acquire(ask).await
+    }
+
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        if store.held_by(id).await.filter(is_overdue).is_some() {
+            let asked = self.0.load(Ordering::SeqCst);
+            yield_now().await;
+            if self.0.load(Ordering::SeqCst) != asked {
+                let text = "could not serialize access";
+                return Err(LockError::new(ErrorCode::ServiceUnavailable, text));
+            }
+        }
+        store.memory.extend(id, ttl).await
     }
 }
