@@ -38,8 +38,8 @@ enum Task {
     /// Mutate the code that every store relies on, with the suite as the test
     ///
     /// Installs cargo-mutants into target/tools if it is missing. It stops after an hour, and the next run
-    /// continues. Fails if a mutant survives; the crate's page of mutants explains the known survivors. With
-    /// --cases it runs the mutants of that page instead, each against its own case, many times.
+    /// continues. Fails if a mutant survives that the suite's page of mutants does not list, and if it was stopped.
+    /// With --cases it runs the mutants of that page instead, each against its own case, many times.
     Mutants(mutants::Options),
     /// Run locks under faults (killed servers, lost replies, paused holders) and check the history
     ///

@@ -10,15 +10,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
+use self::survivors::PAGE;
 use crate::step::{announced, cargo, workspace};
 use crate::{Done, Verdict};
 
 mod by_hand;
+mod survivors;
 
 /// The version of cargo-mutants: another makes other mutants.
 const VERSION: &str = "27.1.0";
 
-/// The files that are mutated by default: the shortest backend, and the rule for live leases.
+/// The files that are mutated by default: the shortest backend, and the rule for live leases. The page of mutants says
+/// why no others.
 const FILES: &[&str] = &[
     "crates/syncguard-memory/src/backend.rs",
     "crates/syncguard-core/src/time.rs",
@@ -32,7 +35,7 @@ pub(crate) struct Options {
     /// How many mutants to test at once
     #[arg(long, short, default_value_t = 1)]
     jobs: usize,
-    /// Stop after so many minutes. The next run skips what this one caught
+    /// Stop after so many minutes, which counts as a failure. The next run skips what this one caught
     #[arg(long, default_value_t = 60)]
     minutes: u64,
     /// Forget what earlier runs caught
@@ -85,29 +88,42 @@ pub(crate) fn run(options: &Options) -> Done {
     let limit = Duration::from_secs(options.minutes.saturating_mul(60));
     let status = wait_for(command.spawn()?, limit)?;
     let output = workspace().join("target/mutants.out");
-    let count = |name: &str| lines(&output.join(name)).count();
-    let (caught, missed) = (
-        count("caught.txt") + count("timeout.txt"),
-        count("missed.txt"),
-    );
-    let tested = caught + missed + count("unviable.txt");
-    println!("{caught} mutants killed, {missed} survived");
+    let listed = |name: &str| lines(&output.join(name)).collect::<Vec<_>>();
+    let missed = listed("missed.txt");
+    let killed = [listed("caught.txt"), listed("timeout.txt")].concat();
+    println!("{} mutants killed, {} survived", killed.len(), missed.len());
+    let page = fs::read_to_string(workspace().join(PAGE))
+        .with_context(|| format!("cannot read {PAGE}"))?;
+    let earlier = listed("previously_caught.txt");
+    let all_killed = [killed.as_slice(), earlier.as_slice()].concat();
+    let comparison = survivors::compare(&survivors::listed(&page), &missed, &all_killed);
+    for mutant in &comparison.unlisted {
+        println!("survived, and is not in {PAGE}: {mutant}");
+    }
+    for text in &comparison.killed {
+        println!("killed, and is a survivor in {PAGE}: {text}");
+    }
     let Some(status) = status else {
         let all = fs::read(output.join("mutants.json")).context("no list of mutants")?;
         let all: Vec<serde_json::Value> = serde_json::from_slice(&all)?;
-        let left = all.len().saturating_sub(tested);
+        let tested = killed.len() + missed.len() + listed("unviable.txt").len();
         println!(
-            "{left} were not tested within {} minutes: run it again to continue",
+            "unfinished: {} mutants were not tested within {} minutes; run it again to continue",
+            all.len().saturating_sub(tested),
             options.minutes
         );
-        return Ok(verdict(missed == 0));
+        return Ok(Verdict::Failed);
     };
-    // A survivor is a failure. The page of mutants has the reason of each that is known; a mutant that hangs is
-    // none.
-    const HUNG: i32 = 3;
-    Ok(verdict(
-        missed == 0 && (status.success() || status.code() == Some(HUNG)),
-    ))
+    if options.files.is_empty() {
+        for text in &comparison.absent {
+            println!("no mutant, and is a survivor in {PAGE}: {text}");
+        }
+    }
+    // The statuses of cargo-mutants if it has tested all mutants: it saw each killed, some survive, or some hang. A
+    // mutant that hangs is killed.
+    const TESTED: [i32; 3] = [0, 2, 3];
+    let tested = status.code().is_some_and(|code| TESTED.contains(&code));
+    Ok(verdict(tested && comparison.unlisted.is_empty()))
 }
 
 fn verdict(passed: bool) -> Verdict {
