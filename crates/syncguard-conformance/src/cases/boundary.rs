@@ -160,10 +160,12 @@ pub async fn its_holder_is_heard_until_the_end<H: Harness>(bench: Bench<H>) -> C
             .iter()
             .flat_map(|call| LEADS.map(|lead| (*call, ms(lead))));
         let calls: Vec<_> = calls.zip(keys).collect();
-        let calls = calls.into_iter().map(|((call, lead), key)| {
+        let calls = (0..).zip(calls).map(|(order, ((call, lead), key))| {
             let (client, clock) = (client.clone(), Arc::clone(&clock));
+            // They end at different times, so that the calls do not wait for each other.
+            let lasting = LASTING + ms(order * 13);
             tokio::spawn(async move {
-                let Some(ending) = lease(&client, &key, SHORTENED, LASTING).await? else {
+                let Some(ending) = lease(&client, &key, SHORTENED, lasting).await? else {
                     return Ok((call, false, Duration::MAX));
                 };
                 tokio::time::sleep_until((ending.latest - lead).into()).await;
