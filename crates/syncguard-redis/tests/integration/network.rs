@@ -95,7 +95,9 @@ async fn a_call_on_a_connection_that_was_just_dropped_in_silence_ends_by_its_dea
     let begun = Instant::now();
     let error = locks.try_lock("lost").await.map(drop).unwrap_err();
     assert!(begun.elapsed() < Duration::from_secs(5 + 3));
-    assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error:?}");
+    // The driver gives the connection up at about the same time.
+    let (timeout, broken) = (ErrorCode::NetworkTimeout, ErrorCode::ServiceUnavailable);
+    assert!([timeout, broken].contains(&error.code()), "{error:?}");
     assert!(error.outcome_unknown());
 
     replaced(&address).await;
