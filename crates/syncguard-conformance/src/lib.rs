@@ -57,7 +57,7 @@
 //!
 //! # What a skipped case means
 //!
-//! A skipped case has not passed. It did not run, for the reason that it states:
+//! A skipped case has not passed. It did not run or could not decide, for the reason that it states:
 //!
 //! - *the backend has no fences*: its fence type is [`NoFence`](syncguard_core::backend::NoFence). A
 //!   resource cannot tell its holders apart; its documentation should say so.

@@ -343,7 +343,7 @@ macro_rules! __for_each_case {
                     "A release that is halted while the key gets a new holder does not change the new holder's lock.";
                 a_halted_release_frees_an_extended_lock [R1 O1]
                     "A release that is halted while its lock is extended still frees the key.";
-                a_halted_acquire_and_another_are_one_grant [A3 A1 F1 F4 O1]
+                a_halted_acquire_and_another_are_one_grant [A3 A1 F1 O1]
                     "An acquire that is halted while another client acquires the key is refused, or was first.";
                 a_halted_acquire_leaves_other_keys_free [K2 O1]
                     "An acquire that is halted keeps nobody from another key.";

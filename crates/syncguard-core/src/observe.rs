@@ -52,8 +52,8 @@ pub trait Observer: Send + Sync + 'static {
     /// An operation ended: it returned a result, it failed, or its future was dropped.
     ///
     /// SyncGuard calls it once for each operation, also for one with invalid arguments and for the release of a
-    /// dropped guard. Each attempt of `lock` is an operation, and so is each renewal: an extend. Retries of releases
-    /// in the background are none: see [`reclaim_ended`](Self::reclaim_ended).
+    /// dropped guard. Each attempt of `lock` is an operation, and so is each renewal: an extend. Background
+    /// retries of releases are not operations: see [`reclaim_ended`](Self::reclaim_ended).
     fn operation_ended(&self, operation: &OperationEnd<'_>) {
         let _ = operation;
     }

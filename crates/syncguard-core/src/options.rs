@@ -136,7 +136,7 @@ impl LockOptions {
     ///
     /// The delays are those for a key that is held. SyncGuard releases in the background whatever an
     /// attempt with an unknown outcome may have acquired. If the last attempt fails, its error is the
-    /// source of `AcquisitionTimeout`.
+    /// source of `AcquisitionTimeout`, unless the key was held before and only the timeout cut the attempt short.
     pub fn retry_failures(mut self, retry: bool) -> Self {
         self.retry_failures = retry;
         self

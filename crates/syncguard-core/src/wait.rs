@@ -69,6 +69,8 @@ struct Waiting<'a, F: FenceToken> {
     expired: u32,
     /// Why the last attempt failed, if the options allow retries of failures.
     failure: Option<LockError>,
+    /// The store's last reply was that the key is held.
+    is_held: bool,
     outcome: WaitOutcome,
 }
 
@@ -111,6 +113,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             summary: WaitSummary::default(),
             expired: 0,
             failure: None,
+            is_held: false,
             outcome: WaitOutcome::Abandoned,
         }
     }
@@ -224,6 +227,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         match attempt(self.locks, self.key, ttl, self.options, deadline).await {
             Ok(attempt) => {
                 self.failure = None;
+                self.is_held = matches!(attempt, Attempt::Locked { .. });
                 Ok(Some(attempt))
             }
             Err(error) if is_timeout(&error) && Instant::now() >= self.deadline => {
@@ -231,6 +235,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
                 Err(self.timed_out("the last attempt got no reply"))
             }
             Err(error) if self.options.retry_failures && error.is_retryable() => {
+                self.is_held = false;
                 self.failure = Some(error);
                 Ok(None)
             }
@@ -364,7 +369,11 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
         if let Some(id) = failure.lock_id() {
             error = error.with_lock_id(id);
         }
-        error.with_source(failure.clone())
+        match self.is_held {
+            // Only the timeout of the wait cut the last attempt short.
+            true => error,
+            false => error.with_source(failure.clone()),
+        }
     }
 
     fn end(mut self, result: &Result<LockGuard<F>, LockError>) {

@@ -48,7 +48,7 @@ pub struct Kept {
 /// Up to this many locks, expired ones are kept: a late release or extend can then say that the lease expired.
 const LEAST_SWEPT: usize = 64;
 
-/// The most expired locks that one call removes.
+/// The most entries that one call looks at to remove expired locks.
 const SWEPT_AT_ONCE: usize = 16;
 
 #[derive(Default)]
@@ -172,14 +172,17 @@ impl Record {
 }
 
 impl State {
-    /// Removes expired locks, the earliest first and at most `limit`. Returns how many.
-    fn sweep(&mut self, now_ms: i64, limit: usize) -> usize {
+    /// Removes expired locks, the earliest first and at most `limit`, and looks at no more than so many entries. Returns
+    /// how many it removed.
+    fn sweep(&mut self, now_ms: i64, limit: usize, mut entries: usize) -> usize {
         let mut removed = 0;
         while removed < limit
+            && entries > 0
             && let Some(Reverse((at_ms, _))) = self.expiries.peek()
             && !is_live(*at_ms, now_ms, TIME_TOLERANCE_MS)
             && let Some(Reverse((_, key))) = self.expiries.pop()
         {
+            entries -= 1;
             match self.locks.get(&key).copied() {
                 Some(held) if held.is_live(now_ms) => {
                     self.expiries.push(Reverse((held.expires_at_ms, key)));
@@ -198,7 +201,7 @@ impl State {
     /// Removes some expired locks if there are many locks: more than one acquire can add.
     fn sweep_sometimes(&mut self, now_ms: i64) {
         if self.locks.len() > LEAST_SWEPT {
-            self.sweep(now_ms, SWEPT_AT_ONCE);
+            self.sweep(now_ms, SWEPT_AT_ONCE, SWEPT_AT_ONCE);
         }
     }
 
@@ -381,7 +384,7 @@ impl LockBackend for MemoryBackend {
 
     async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
         let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
-        let purged = self.lock().sweep(self.clock.now_ms(), limit);
+        let purged = self.lock().sweep(self.clock.now_ms(), limit, usize::MAX);
         Ok(u64::try_from(purged).unwrap_or(u64::MAX))
     }
 

@@ -1,4 +1,4 @@
-//! What a server says that is no PostgreSQL.
+//! The reply of a server that is not PostgreSQL.
 
 use std::io;
 use std::time::Duration;
@@ -34,10 +34,12 @@ pub(crate) async fn with_greeting(error: LockError, target: &PgConnectOptions) -
     }
     match timeout(TIMEOUT, greeting(target)).await {
         Ok(Ok(greeting)) if !greeting.is_empty() && !REPLIES.contains(&&*greeting) => {
-            let message = format!(
-                "the server is no PostgreSQL; it sent \"{}\"",
-                greeting.escape_ascii()
-            );
+            let sent = greeting.escape_ascii();
+            let message = match greeting.first() {
+                // A PostgreSQL that has no process left says so like this.
+                Some(b'E') => format!("the server sent \"{sent}\""),
+                _ => format!("the server is not PostgreSQL; it sent \"{sent}\""),
+            };
             LockError::new(error.code(), message).with_source(error)
         }
         _ => error,

@@ -71,6 +71,8 @@ pub(super) fn run(store: &Store) -> Done {
             .map(|deadly| runtime.block_on(time_to_freedom(store, &address, &locks, deadly))))
     })?;
     let (drained, killed) = (drained?, killed?);
+    // Other stores may be reported at the same time.
+    let _lines = std::io::stdout().lock();
     println!(
         "{}: free {drained:.1?} after the holder was told to end, and {killed:.1?} after one with a \
          TTL of {TTL:?} was killed",

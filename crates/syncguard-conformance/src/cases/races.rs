@@ -102,8 +102,7 @@ pub async fn a_halted_release_frees_an_extended_lock<H: Harness>(bench: Bench<H>
 
 /// An acquire that is halted while another client acquires the key is refused, or was first.
 ///
-/// Proves A3, A1, F1, F4, O1. On a new key, on one that was released, and on one whose lease has expired. The call that
-/// is refused uses no fence.
+/// Proves A3, A1, F1, O1. On a new key, on one that was released, and on one whose lease has expired.
 pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let mut new = Vec::new();
@@ -144,13 +143,9 @@ pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench
             let loser = if grant.lock_id == one { two } else { one };
             holds_nothing(&client, &loser).await?;
             release(&other, &grant.lock_id).await?;
-            let next = next_fence(&other, key).await?;
-            let step = rise(next, next_fence(&other, key).await?)?;
-            let risen = rise(fence_of(&grant), next)?;
-            same("rise of the fence after a race", risen, step)?;
+            rise(fence_of(&grant), next_fence(&other, key).await?)?;
             if former.is_some() {
-                let risen = rise(*former, fence_of(&grant))?;
-                same("rise of the fence across a race", risen, step)?;
+                rise(*former, fence_of(&grant))?;
             }
         }
     }
@@ -341,7 +336,8 @@ pub async fn a_halted_purge_leaves_successors_alone<H: Harness>(bench: Bench<H>)
     tokio::time::sleep_until((dead_at(EXPIRING) + KEPT_FOR).into()).await;
     let taking_over = keys.iter().zip(&former);
     let taking_over = taking_over.map(|(key, former)| take_over(&other, key, former));
-    let purges = (0..HALTS).map(|_| client.purge_expired(500));
+    // Few: others check that a purge keeps its limit.
+    let purges = (0..HALTS).map(|_| client.purge_expired(3));
     let (purged, successors) = all_halted(purges, try_join_all(taking_over)).await;
     for purged in purged {
         let _ = purged?;

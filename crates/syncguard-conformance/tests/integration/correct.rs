@@ -160,7 +160,7 @@ async fn a_store_with_coarse_time_conforms() {
         began,
         ticks,
     };
-    conforms(Paced { memory, pace }, &[]).await;
+    conforms(Paced { memory, pace }, FOR_NEAR_STORES).await;
 }
 
 /// The fault cases that need no network, on stores that are correct.

@@ -281,7 +281,6 @@ mutants! {
     replay_burns_fences: on_fences::BurntByReplay, F4, doubled, "fencing::contention_uses_no_fence";
     contention_burns_fences_once_extended: on_fences::BurntWhere<true>, F4, after_extend, "fencing::contention_uses_no_fence";
     contention_burns_fences_in_the_tolerance: on_fences::BurntWhere<false>, F4, in_tolerance, "tolerance::a_refusal_uses_no_fence";
-    losers_of_a_race_burn_fences: on_races::LosersBurnFences, F4, raced, "races::a_halted_acquire_and_another_are_one_grant";
 
     acquire_arrives_late: on_acquire::ArrivesLate, C1, late, "cancel::an_acquire_dropped_at_any_poll_leaves_no_lock";
     acquire_indexes_later: on_acquire::IndexesLater, C1, lost, "cancel::an_acquire_dropped_at_any_poll_leaves_no_lock";

@@ -224,6 +224,23 @@ async fn failures_that_may_pass_are_waited_through_if_asked() {
     );
 }
 
+/// The command would otherwise tell an operator that the store is unavailable.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_the_timeout_cuts_short_hides_no_contention() {
+    let faulty = FaultyBackend::default();
+    let locks = faulty.locks();
+    for (before, is_failure) in [(Fault::Pass, false), (Fault::Hang, true)] {
+        let _held = locks.try_lock("k").await.unwrap();
+        faulty.plan(Operation::Acquire, [before, Fault::Hang]);
+        let request = locks.lock("k").retry_failures(true);
+        let error = request.timeout(Duration::from_secs(6)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::AcquisitionTimeout);
+        assert!(error.outcome_unknown(), "{error}");
+        let source = std::error::Error::source(&error);
+        assert_eq!(source.is_some(), is_failure, "{error}");
+    }
+}
+
 #[tokio::test]
 async fn bad_arguments_are_refused_before_any_call() {
     let faulty = FaultyBackend::default();

@@ -15,7 +15,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// For how long after a commit hung writes leave some connections to reads.
 const CAUTION: Duration = Duration::from_secs(30);
 
-/// One connection of so many is left to reads.
+/// One of this many connections is left to reads.
 const LEFT_TO_READS: usize = 5;
 
 /// The server process of a session. None behind a pooler that drops the session's settings: there it can
@@ -39,7 +39,7 @@ pub(super) struct HangingCommits {
 }
 
 impl HangingCommits {
-    /// For a pool of so many connections.
+    /// For a pool of `limit` connections.
     pub(super) fn new(limit: usize) -> Self {
         let left_to_reads = limit.div_ceil(LEFT_TO_READS).min(limit.saturating_sub(1));
         Self {
@@ -62,12 +62,12 @@ impl HangingCommits {
             Ok(permit) => Ok(permit.ok()),
             Err(_) => Err(LockError::new(
                 ErrorCode::ServiceUnavailable,
-                "commits wait for a synchronous standby that is away, and occupy the connections",
+                "commits waited for a synchronous standby within the last 30 s, so writes may not use all connections",
             )),
         }
     }
 
-    fn were_seen(&self) -> bool {
+    pub(super) fn were_seen(&self) -> bool {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.is_some_and(|last| last.elapsed() < CAUTION)
     }

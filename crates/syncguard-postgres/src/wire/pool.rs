@@ -144,14 +144,18 @@ impl OwnPool {
         deadline: Instant,
     ) -> Result<PooledConnection, LockError> {
         self.check_open()?;
-        let permit = match writes {
-            true => self.hanging.permit(until(deadline)).await?,
-            false => None,
+        let permit = async || match writes {
+            true => self.hanging.permit(until(deadline)).await,
+            false => Ok(None),
         };
-        let place = match Arc::clone(&self.places).try_acquire_owned() {
-            Ok(place) => place,
-            Err(_) => self.wait_for_place(until(deadline)).await?,
-        };
+        let mut permitted = permit().await?;
+        let mut place = self.place(deadline).await?;
+        if permitted.is_none() && writes && self.hanging.were_seen() {
+            // Commits began to hang during the wait.
+            drop(place);
+            permitted = permit().await?;
+            place = self.place(deadline).await?;
+        }
         // It may have been closed during the wait.
         self.check_open()?;
         let open = match self.idle_that_lives(deadline).await {
@@ -161,9 +165,16 @@ impl OwnPool {
         Ok(PooledConnection {
             open,
             place,
-            _permit: permit,
+            _permit: permitted,
             pool: Arc::clone(self),
         })
+    }
+
+    async fn place(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, LockError> {
+        match Arc::clone(&self.places).try_acquire_owned() {
+            Ok(place) => Ok(place),
+            Err(_) => self.wait_for_place(until(deadline)).await,
+        }
     }
 
     fn check_open(&self) -> Result<(), LockError> {

@@ -271,7 +271,8 @@ async fn idle_connections_that_were_cut_off_silently_are_replaced_in_time() {
             tokio::spawn(async move { locks.is_locked("k").await })
         });
         let reads: Vec<_> = reads.collect();
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        // All begin in this time, whatever else the machine does.
+        tokio::time::sleep(Duration::from_secs(2)).await;
         wire.hold_replies(false);
         for read in reads {
             assert!(!read.await.unwrap().unwrap());
@@ -389,7 +390,17 @@ async fn close_ends_by_its_deadline_and_a_late_operation_closes_its_connection()
         let backend = backend.clone();
         async move { backend.acquire(&key("busy"), &id(), ttl(60_000)).await }
     });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let blocked = "SELECT count(*) FROM pg_stat_activity \
+                   WHERE application_name = '{l}' AND wait_event_type = 'Lock'";
+    let blocked = blocked.replace("{l}", &fixture.locks_table);
+    let started = Instant::now();
+    while fixture.number(&blocked).await == 0 {
+        assert!(
+            started.elapsed() < Duration::from_secs(10),
+            "it does not wait"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let locks = Locks::builder(backend)
         .operation_timeout(Duration::from_millis(200))
         .build();

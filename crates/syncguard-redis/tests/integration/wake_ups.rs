@@ -219,8 +219,10 @@ async fn of_those_that_a_release_wakes_only_one_that_was_overtaken_asks_without_
     let before = reads().await;
     is_last.store(true, Ordering::SeqCst);
     let _: i64 = raw.run(&["DEL", "syncguard:k"]).await;
-    since_now.changed().await.unwrap();
-    patient.await.unwrap();
+    let both = async { (since_now.changed().await.unwrap(), patient.await.unwrap()) };
+    tokio::time::timeout(Duration::from_secs(20), both)
+        .await
+        .expect("both are woken");
     assert_eq!(reads().await - before, 1);
 }
 

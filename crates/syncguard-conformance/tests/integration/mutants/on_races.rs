@@ -164,25 +164,6 @@ impl Fault for RefusesMeanwhile {
     }
 }
 
-/// Finds the key free, and uses a fence if it loses the key in the next step.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LosersBurnFences;
-
-impl Fault for LosersBurnFences {
-    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
-        if store.holder(ask.key).await.is_some() {
-            return store.acquire(ask).await;
-        }
-        yield_now().await;
-        let answer = store.acquire(ask).await?;
-        if let Some(holder) = store.holder(ask.key).await.filter(|_| answer.is_locked()) {
-            let burnt = holder.fence.get() + 1;
-            store.memory.set_fence_counter(ask.key, burnt);
-        }
-        Ok(answer)
-    }
-}
-
 /// Returns what it read before, not what it removed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReleaseCountsTwice;

@@ -86,7 +86,7 @@ const ROWS: &[(&str, &str)] = &[
     ("F1", "aa**fbfffff"),
     ("F2", "aa*df*ce*e*"),
     ("F3", "a*d*fb*e*ef"),
-    ("F4", "aa**fbf*f**"),
+    ("F4", "aa**fbf*f*k"),
     ("C1", "a**dbbceeef"),
     ("C4", "aa*dbbcefff"),
     ("O1", "aaddbbce***"),
