@@ -106,13 +106,15 @@ fn on_all(stores: &[&Store], run: impl Fn(&Store) -> Done + Sync) -> Tally {
         let start = |store| scope.spawn(move || on(store, run));
         let running: Vec<_> = stores.iter().copied().map(start).collect();
         let joined = running.into_iter().map(ScopedJoinHandle::join);
-        sum(joined.map(|tally| tally.unwrap_or_else(|_| Tally::of(false))))
+        joined
+            .map(|tally| tally.unwrap_or_else(|_| Tally::of(false)))
+            .sum()
     })
 }
 
 /// On one store after the other.
 fn on_each(stores: &[&Store], run: impl Fn(&Store) -> Done) -> Tally {
-    sum(stores.iter().map(|store| on(store, &run)))
+    stores.iter().map(|store| on(store, &run)).sum()
 }
 
 /// A run that could not be made counts as failed; the others still run.
@@ -123,13 +125,6 @@ fn on(store: &Store, run: impl Fn(&Store) -> Done) -> Tally {
             println!("{}: could not be run to its end: {error:#}", store.name);
             false
         }
-    })
-}
-
-fn sum(tallies: impl Iterator<Item = Tally>) -> Tally {
-    tallies.fold(Tally::default(), |mut sum, tally| {
-        sum += tally;
-        sum
     })
 }
 

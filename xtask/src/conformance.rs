@@ -108,11 +108,7 @@ fn matrix_of(stores: &[Store], filter: Option<&str>) -> Result<Matrix> {
 }
 
 fn tally(matrix: &Matrix) -> Tally {
-    let mut tally = Tally::default();
-    for (_, column) in matrix {
-        tally += column.tally();
-    }
-    tally
+    matrix.iter().map(|(_, column)| column.tally()).sum()
 }
 
 async fn run_suites(stores: &[Store], filter: Option<&str>) -> Matrix {

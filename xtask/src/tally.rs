@@ -1,6 +1,7 @@
 //! [`Tally`]: how many tests passed, failed, were skipped; and reading it from test runners.
 
 use std::fmt;
+use std::iter::Sum;
 use std::ops::AddAssign;
 
 use crate::Verdict;
@@ -97,6 +98,15 @@ impl AddAssign for Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+    }
+}
+
+impl Sum for Tally {
+    fn sum<I: Iterator<Item = Self>>(tallies: I) -> Self {
+        tallies.fold(Self::default(), |mut sum, tally| {
+            sum += tally;
+            sum
+        })
     }
 }
 

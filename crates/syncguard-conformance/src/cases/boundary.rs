@@ -74,8 +74,8 @@ const TOO_SLOW: Outcome =
 /// Nobody else is granted a key before its lease ends, extended or not.
 ///
 /// Proves E1, X1, A2. Shortly before the end a contender begins to ask without pause, until it is granted the key. Its
-/// grant must count from the end of the former lease, or later. For each history, the case makes new leases until the store has certainly decided in
-/// the last 10 ms of one, or until the chance that it has not is below one in a million.
+/// grant must count from the end of the former lease, or later. For each history, the case makes new leases until the
+/// store has certainly decided in the last 10 ms of one, or until the chance that it has not is below one in a million.
 pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {

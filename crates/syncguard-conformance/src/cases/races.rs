@@ -25,7 +25,7 @@ use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 const HALTS: usize = 12;
 
 /// After that, every store may have removed a lock that is dead.
-const KEPT_FOR: Duration = Duration::from_secs(3);
+pub(super) const KEPT_FOR: Duration = Duration::from_secs(3);
 
 /// An extend that is halted while its lock is released does not bring it back.
 ///
@@ -399,11 +399,11 @@ impl LateCall {
 }
 
 /// How long the lock of [`expiring`] is live.
-const EXPIRING: Duration = Duration::from_millis(10);
+pub(super) const EXPIRING: Duration = Duration::from_millis(10);
 
 /// A lock that expires at once, as it was before.
 #[track_caller]
-fn expiring<B: LockBackend>(
+pub(super) fn expiring<B: LockBackend>(
     client: &Client<B>,
     key: &LockKey,
 ) -> impl Future<Output = Result<LockInfoDebug<B::Fence>, Failure>> {

@@ -7,6 +7,7 @@ use syncguard_core::backend::{LockBackend, Lookup};
 use syncguard_core::list::KeyPrefix;
 use syncguard_core::{LockId, LockKey};
 
+use super::races::{EXPIRING, KEPT_FOR, expiring};
 use super::tolerance::TOO_SLOW;
 use crate::clock::{acquire_briefly, dead_at};
 use crate::outcome::{require, same, step};
@@ -284,11 +285,10 @@ pub async fn a_halted_purge_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseR
     let (client, other) = (bench.client().await?, bench.client().await?);
     let keys = bench.keys("purged", KEYS)?;
     for key in &keys {
-        let id = acquire(&client, key, LONG).await?.lock_id;
-        renew(&client, &id, ms(10)).await?;
+        let _ = expiring(&client, key).await?;
     }
     // A purge keeps what expired a moment ago.
-    tokio::time::sleep_until((dead_at(ms(10)) + ms(3_000)).into()).await;
+    tokio::time::sleep_until((dead_at(EXPIRING) + KEPT_FOR).into()).await;
     // Few: others check that a purge keeps its limit.
     let purges = (0..HALTS).map(|_| client.purge_expired(3));
     let taking_over = try_join_all(keys.iter().map(|key| acquire(&other, key, LONG)));

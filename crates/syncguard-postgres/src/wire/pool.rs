@@ -144,18 +144,17 @@ impl OwnPool {
         deadline: Instant,
     ) -> Result<PooledConnection, LockError> {
         self.check_open()?;
-        let permit = async || match writes {
-            true => self.hanging.permit(until(deadline)).await,
-            false => Ok(None),
+        let (permit, place) = loop {
+            let permit = match writes {
+                true => self.hanging.permit(until(deadline)).await?,
+                false => None,
+            };
+            let place = self.place(until(deadline)).await?;
+            // Commits may have begun to hang during the wait.
+            if permit.is_some() || !writes || !self.hanging.were_seen() {
+                break (permit, place);
+            }
         };
-        let mut permitted = permit().await?;
-        let mut place = self.place(deadline).await?;
-        if permitted.is_none() && writes && self.hanging.were_seen() {
-            // Commits began to hang during the wait.
-            drop(place);
-            permitted = permit().await?;
-            place = self.place(deadline).await?;
-        }
         // It may have been closed during the wait.
         self.check_open()?;
         let open = match self.idle_that_lives(deadline).await {
@@ -165,16 +164,9 @@ impl OwnPool {
         Ok(PooledConnection {
             open,
             place,
-            _permit: permitted,
+            _permit: permit,
             pool: Arc::clone(self),
         })
-    }
-
-    async fn place(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, LockError> {
-        match Arc::clone(&self.places).try_acquire_owned() {
-            Ok(place) => Ok(place),
-            Err(_) => self.wait_for_place(until(deadline)).await,
-        }
     }
 
     fn check_open(&self) -> Result<(), LockError> {
@@ -184,7 +176,10 @@ impl OwnPool {
         Ok(())
     }
 
-    async fn wait_for_place(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, LockError> {
+    async fn place(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, LockError> {
+        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+            return Ok(place);
+        }
         let place = Arc::clone(&self.places).acquire_owned();
         if let Ok(Ok(place)) = timeout_at(deadline, place).await {
             return Ok(place);

@@ -154,6 +154,17 @@ impl Fixture {
         }
     }
 
+    /// From now on the server refuses writes, as an old primary that lives on does after a failover.
+    pub(crate) async fn refuse_writes(&self) {
+        self.run("ALTER SYSTEM SET default_transaction_read_only = on")
+            .await;
+        self.run("SELECT pg_reload_conf()").await;
+        let started = Instant::now();
+        while BareCalls::release(&self.backend, &id()).await.is_ok() {
+            assert!(started.elapsed() < Duration::from_secs(20), "no reload");
+        }
+    }
+
     pub(crate) async fn server_now_ms(&self) -> i64 {
         self.number("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")
             .await

@@ -205,10 +205,7 @@ async fn settings_that_a_pooler_refused_are_in_force_on_the_server_after_it() {
     promoted.setup_schema().await.unwrap();
     let (wire, url) = Wire::to(&bouncer.url());
     let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
-    fixture
-        .run("ALTER SYSTEM SET default_transaction_read_only = on")
-        .await;
-    fixture.run("SELECT pg_reload_conf()").await;
+    fixture.refuse_writes().await;
     let started = Instant::now();
     while backend.release(&id()).await.is_ok() {
         assert!(started.elapsed() < Duration::from_secs(20), "no reload");
@@ -264,19 +261,9 @@ async fn idle_connections_that_were_cut_off_silently_are_replaced_in_time() {
         let (wire, url) = Wire::to(&fixture.url);
         let url = format!("{url}?application_name={}", fixture.locks_table);
         let options = fixture.named(PostgresOptions::new().max_connections(connections));
-        let locks = Locks::new(PostgresBackend::connect_with(&url, options).await.unwrap());
-        wire.hold_replies(true);
-        let reads = (0..connections).map(|_| {
-            let locks = locks.clone();
-            tokio::spawn(async move { locks.is_locked("k").await })
-        });
-        let reads: Vec<_> = reads.collect();
-        // All begin in this time, whatever else the machine does.
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        wire.hold_replies(false);
-        for read in reads {
-            assert!(!read.await.unwrap().unwrap());
-        }
+        let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
+        wire.open_connections(&backend, connections).await;
+        let locks = Locks::new(backend);
         let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{l}'";
         let open = open.replace("{l}", &fixture.locks_table);
         assert!(fixture.number(&open).await > i64::from(connections) / 2);
@@ -390,17 +377,7 @@ async fn close_ends_by_its_deadline_and_a_late_operation_closes_its_connection()
         let backend = backend.clone();
         async move { backend.acquire(&key("busy"), &id(), ttl(60_000)).await }
     });
-    let blocked = "SELECT count(*) FROM pg_stat_activity \
-                   WHERE application_name = '{l}' AND wait_event_type = 'Lock'";
-    let blocked = blocked.replace("{l}", &fixture.locks_table);
-    let started = Instant::now();
-    while fixture.number(&blocked).await == 0 {
-        assert!(
-            started.elapsed() < Duration::from_secs(10),
-            "it does not wait"
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    fixture.until_queued("busy").await;
     let locks = Locks::builder(backend)
         .operation_timeout(Duration::from_millis(200))
         .build();

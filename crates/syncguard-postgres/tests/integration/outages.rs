@@ -187,29 +187,11 @@ async fn after_a_failover_the_third_operation_at_the_latest_works() {
     let url = format!("{url}?application_name=failover");
     let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
     // As many connections as it may have.
-    wire.hold_replies(true);
-    let reads = (0..10).map(|_| {
-        let backend = backend.clone();
-        tokio::spawn(async move { backend.is_locked(&key("warm")).await })
-    });
-    let reads: Vec<_> = reads.collect();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    wire.hold_replies(false);
-    for read in reads {
-        assert!(!read.await.unwrap().unwrap());
-    }
+    wire.open_connections(&backend, 10).await;
     let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'failover'";
     assert!(fixture.number(open).await > 5);
 
-    // The old primary lives on and refuses writes.
-    fixture
-        .run("ALTER SYSTEM SET default_transaction_read_only = on")
-        .await;
-    fixture.run("SELECT pg_reload_conf()").await;
-    let writes = Instant::now();
-    while fixture.backend.release(&id()).await.is_ok() {
-        assert!(writes.elapsed() < Duration::from_secs(20), "no reload");
-    }
+    fixture.refuse_writes().await;
     wire.lead_to(&new.url());
     let mut outcomes = Vec::new();
     for _ in 0..3 {

@@ -4,8 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use syncguard_postgres::PostgresBackend;
 use syncguard_testkit::{FaultProxy, Faults};
+
+use super::{BareCalls as _, key};
 
 /// Its length, and the number that stands in place of a version.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
@@ -50,6 +54,22 @@ impl Wire {
     /// New connections lead to the server at this URL; those that are open stay where they are.
     pub(crate) fn lead_to(&self, url: &str) {
         self.proxy.lead_to(port_of(url));
+    }
+
+    /// Makes the backend open so many connections: none of as many reads gets its reply before all have begun.
+    pub(crate) async fn open_connections(&self, backend: &PostgresBackend, connections: u32) {
+        self.hold_replies(true);
+        let reads = (0..connections).map(|_| {
+            let backend = backend.clone();
+            tokio::spawn(async move { backend.is_locked(&key("warm")).await })
+        });
+        let reads: Vec<_> = reads.collect();
+        // Enough for a busy machine.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        self.hold_replies(false);
+        for read in reads {
+            assert!(!read.await.unwrap().unwrap());
+        }
     }
 
     pub(crate) fn hold_replies(&self, hold: bool) {
