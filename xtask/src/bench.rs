@@ -3,8 +3,8 @@
 use std::env;
 use std::ffi::OsStr;
 
+use crate::Conclusion;
 use crate::Done;
-use crate::Verdict;
 use crate::step::{announced, cargo};
 
 #[path = "../../tools/syncguard-bench/src/options.rs"]
@@ -34,8 +34,8 @@ pub(crate) fn run(options: &Options) -> Done {
         .current_dir(env::current_dir()?);
     let passed = command.status()?.success();
     Ok(if passed {
-        Verdict::Passed
+        Conclusion::Passed
     } else {
-        Verdict::Failed
+        Conclusion::Failed
     })
 }

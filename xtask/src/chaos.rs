@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 use syncguard_chaos::Mutant;
 
 use crate::tally::Tally;
-use crate::{Done, Verdict};
+use crate::{Conclusion, Done};
 
 mod abandonment;
 mod death;
@@ -82,7 +82,7 @@ pub(crate) fn run(options: &Options) -> Done {
         }
         Some(Experiment::Death) => on_each(&stores, death::run),
     };
-    Ok(tally.verdict())
+    Ok(tally.conclusion())
 }
 
 /// A run and the death of holders on each store, as part of the tests: on all stores at once, since much of it is
@@ -120,7 +120,7 @@ fn on_each(stores: &[&Store], run: impl Fn(&Store) -> Done) -> Tally {
 /// A run that could not be made counts as failed; the others still run.
 fn on(store: &Store, run: impl Fn(&Store) -> Done) -> Tally {
     Tally::of(match run(store) {
-        Ok(verdict) => verdict == Verdict::Passed,
+        Ok(conclusion) => conclusion == Conclusion::Passed,
         Err(error) => {
             println!("{}: could not be run to its end: {error:#}", store.name);
             false

@@ -92,7 +92,7 @@ pub(crate) fn run(options: &Options) -> Done {
     }
     let tally = tally(&matrix);
     println!("{tally}");
-    Ok(tally.verdict())
+    Ok(tally.conclusion())
 }
 
 /// Runs the suite on these stores and prints the matrix.

@@ -76,8 +76,8 @@ fn main() -> ExitCode {
         Task::Ci => ci::run(),
     };
     match done {
-        Ok(Verdict::Passed) => ExitCode::SUCCESS,
-        Ok(Verdict::Failed) => ExitCode::FAILURE,
+        Ok(Conclusion::Passed) => ExitCode::SUCCESS,
+        Ok(Conclusion::Failed) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -88,9 +88,9 @@ fn main() -> ExitCode {
 /// The result of a task that ran to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-enum Verdict {
+enum Conclusion {
     Passed,
     Failed,
 }
 
-type Done = Result<Verdict>;
+type Done = Result<Conclusion>;

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use self::survivors::PAGE;
 use crate::step::{announced, cargo, workspace};
-use crate::{Done, Verdict};
+use crate::{Conclusion, Done};
 
 mod by_hand;
 mod survivors;
@@ -70,7 +70,7 @@ pub(crate) fn run(options: &Options) -> Done {
     }
     if options.list {
         command.arg("--list");
-        return Ok(verdict(command.status()?.success()));
+        return Ok(conclusion(command.status()?.success()));
     }
     command
         .args(["--output", "target"])
@@ -112,7 +112,7 @@ pub(crate) fn run(options: &Options) -> Done {
             all.len().saturating_sub(tested),
             options.minutes
         );
-        return Ok(Verdict::Failed);
+        return Ok(Conclusion::Failed);
     };
     if options.files.is_empty() {
         for text in &comparison.absent {
@@ -123,13 +123,13 @@ pub(crate) fn run(options: &Options) -> Done {
     // mutant that hangs is killed.
     const TESTED: [i32; 3] = [0, 2, 3];
     let tested = status.code().is_some_and(|code| TESTED.contains(&code));
-    Ok(verdict(tested && comparison.unlisted.is_empty()))
+    Ok(conclusion(tested && comparison.unlisted.is_empty()))
 }
 
-fn verdict(passed: bool) -> Verdict {
+fn conclusion(passed: bool) -> Conclusion {
     match passed {
-        true => Verdict::Passed,
-        false => Verdict::Failed,
+        true => Conclusion::Passed,
+        false => Conclusion::Failed,
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::backends::{chosen, names, obtain_all};
 use crate::step::{this_program, workspace};
-use crate::{Done, Verdict};
+use crate::{Conclusion, Done};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(50);
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Done {
         Action::Down => down()?,
         Action::Hold(stores) => hold(stores)?,
     }
-    Ok(Verdict::Passed)
+    Ok(Conclusion::Passed)
 }
 
 fn up(stores: &Stores) -> Result<()> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::iter::Sum;
 use std::ops::AddAssign;
 
-use crate::Verdict;
+use crate::Conclusion;
 
 /// Counts of tests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,11 +25,11 @@ impl Tally {
     }
 
     /// Nothing failed, and at least one test ran.
-    pub(crate) fn verdict(self) -> Verdict {
+    pub(crate) fn conclusion(self) -> Conclusion {
         if self.failed == 0 && self.passed > 0 {
-            Verdict::Passed
+            Conclusion::Passed
         } else {
-            Verdict::Failed
+            Conclusion::Failed
         }
     }
 
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn nothing_tested_is_no_success() {
-        assert_eq!(Tally::default().verdict(), Verdict::Failed);
-        assert_eq!(Tally::of(true).verdict(), Verdict::Passed);
+        assert_eq!(Tally::default().conclusion(), Conclusion::Failed);
+        assert_eq!(Tally::of(true).conclusion(), Conclusion::Passed);
     }
 }

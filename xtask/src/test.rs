@@ -8,7 +8,7 @@ use syncguard_testkit::install;
 use crate::backends::{BACKENDS, Store, ensure_installed, obtain_all};
 use crate::step::{cargo, cargo_has, run_saying, run_tests};
 use crate::tally::Tally;
-use crate::{Done, Verdict, chaos, conformance};
+use crate::{Conclusion, Done, chaos, conformance};
 
 /// Long enough for every kind of fault.
 const CHAOS_SECONDS: u64 = 10;
@@ -43,7 +43,7 @@ pub(crate) fn all() -> Result<Results> {
 }
 
 /// Prints the result of each step, and the sum in the last line.
-pub(crate) fn summarise(results: &[(&str, Tally)]) -> Verdict {
+pub(crate) fn summarise(results: &[(&str, Tally)]) -> Conclusion {
     let mut total = Tally::default();
     println!();
     for (what, tally) in results {
@@ -51,7 +51,7 @@ pub(crate) fn summarise(results: &[(&str, Tally)]) -> Verdict {
         total += *tally;
     }
     println!("{total}");
-    total.verdict()
+    total.conclusion()
 }
 
 fn unit_and_integration(variables: &Variables) -> Result<Tally> {

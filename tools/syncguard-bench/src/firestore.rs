@@ -13,7 +13,7 @@ use crate::figure::side_by_side;
 use crate::handover::{self, Bounds, Contenders, Targets};
 use crate::machine::locked_version;
 use crate::report::StoreReport;
-use crate::workload::{OPERATIONS, Operation, measure_on};
+use crate::workload::{WORKLOADS, Workload, measure_on};
 use crate::{Settings, tell, workload};
 
 mod bare;
@@ -91,8 +91,8 @@ async fn measure_all(
 ) -> Result<()> {
     tell("warming up");
     let span = settings.span;
-    for operation in [Operation::Pair, Operation::Extend] {
-        workload::measure(locks, operation, CLIENTS, span * WARM_UP / 4).await?;
+    for workload in [Workload::Pair, Workload::Extend] {
+        workload::measure(locks, workload, CLIENTS, span * WARM_UP / 4).await?;
     }
     transactions::measure(host, span * WARM_UP / 4).await?;
     // Measured first: the emulator reads all documents for a query, and there are few yet.
@@ -100,10 +100,10 @@ async fn measure_all(
     report
         .comparisons
         .push(beside_transactions(host, settings).await?);
-    for operation in OPERATIONS {
+    for workload in WORKLOADS {
         for &tasks in settings.tasks {
-            tell(&format!("{}, {tasks} tasks", operation.name()));
-            load(host, locks, operation, tasks, settings, report).await?;
+            tell(&format!("{}, {tasks} tasks", workload.name()));
+            load(host, locks, workload, tasks, settings, report).await?;
         }
     }
     Ok(())
@@ -112,18 +112,18 @@ async fn measure_all(
 async fn load(
     host: &str,
     locks: &Locks,
-    operation: Operation,
+    workload: Workload,
     tasks: usize,
     settings: &Settings,
     report: &mut StoreReport,
 ) -> Result<()> {
     let (mut ours, mut limits) = (Vec::new(), Vec::new());
     for _ in 0..settings.repetitions {
-        ours.push(workload::measure(locks, operation, tasks, settings.span).await?);
-        limits.push(bare::measure(host, operation, tasks, settings.span).await?);
+        ours.push(workload::measure(locks, workload, tasks, settings.span).await?);
+        limits.push(bare::measure(host, workload, tasks, settings.span).await?);
     }
-    report.add_load(operation, tasks, &ours, &limits);
-    if operation != Operation::Pair {
+    report.add_load(workload, tasks, &ours, &limits);
+    if workload != Workload::Pair {
         return Ok(());
     }
     let beside = |unit, figure: fn(&Sample) -> Option<f64>, target| {
@@ -151,7 +151,7 @@ async fn beside_transactions(host: &str, settings: &Settings) -> Result<Comparis
     let span = settings.span * 4;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..settings.repetitions {
-        ours.push(measure_on(None, &clients, Operation::Pair, CLIENTS, span).await?);
+        ours.push(measure_on(None, &clients, Workload::Pair, CLIENTS, span).await?);
         theirs.push(transactions::measure(host, span).await?);
     }
     Comparison::new(

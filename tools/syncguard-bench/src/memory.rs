@@ -13,7 +13,7 @@ use crate::drive::{Sample, Stopwatch, Worker, drive};
 use crate::figure::side_by_side;
 use crate::handover::{self, Contenders, Targets};
 use crate::report::StoreReport;
-use crate::workload::{OPERATIONS, Operation, key_text};
+use crate::workload::{WORKLOADS, Workload, key_text};
 use crate::{Settings, tell, workload};
 
 pub(crate) fn measure(settings: &Settings) -> Result<StoreReport> {
@@ -30,24 +30,24 @@ async fn all(settings: &Settings) -> Result<StoreReport> {
         comparisons: Vec::new(),
         handover: Vec::new(),
     };
-    let operations = match settings.only_hand_over {
+    let workloads = match settings.only_hand_over {
         true => &[][..],
-        false => &OPERATIONS[..],
+        false => &WORKLOADS[..],
     };
-    for &operation in operations {
+    for &workload in workloads {
         for &tasks in settings.tasks {
-            tell(&format!("{}, {tasks} tasks", operation.name()));
+            tell(&format!("{}, {tasks} tasks", workload.name()));
             let (mut ours, mut limits) = (Vec::new(), Vec::new());
             for _ in 0..settings.repetitions {
                 // It remembers each call's time.
                 let span = settings.span / 5;
-                ours.push(workload::measure(&locks, operation, tasks, span).await?);
-                if operation == Operation::Pair {
+                ours.push(workload::measure(&locks, workload, tasks, span).await?);
+                if workload == Workload::Pair {
                     limits.push(bare(tasks, span).await?);
                 }
             }
-            report.add_load(operation, tasks, &ours, &limits);
-            if operation == Operation::Pair {
+            report.add_load(workload, tasks, &ours, &limits);
+            if workload == Workload::Pair {
                 report.comparisons.push(Comparison::new(
                     format!("client CPU of a pair, {tasks} tasks"),
                     "µs",

@@ -17,7 +17,7 @@ use crate::handover::{self, Contenders, Targets};
 use crate::machine::{locked_version, version_of};
 use crate::report::StoreReport;
 use crate::server_cpu::ServerCpu;
-use crate::workload::{OPERATIONS, Operation, measure_on};
+use crate::workload::{WORKLOADS, Workload, measure_on};
 use crate::{Settings, tell};
 
 mod pgbench;
@@ -82,8 +82,8 @@ async fn measure_all(
     let statements = statements::prepared(pool).await?;
     for &tasks in settings.tasks {
         let locks = connected(&server.url(), tasks, PostgresOptions::new()).await?;
-        for operation in OPERATIONS {
-            tell(&format!("{}, {tasks} tasks", operation.name()));
+        for workload in WORKLOADS {
+            tell(&format!("{}, {tasks} tasks", workload.name()));
             let bench = Bench {
                 server,
                 settings,
@@ -92,7 +92,7 @@ async fn measure_all(
                 pgbench: Pgbench::new(server.port(), tasks, &statements)?,
                 tasks,
             };
-            bench.load(operation, report).await?;
+            bench.load(workload, report).await?;
         }
     }
     tell("asynchronous releases");
@@ -114,7 +114,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    async fn load(&self, operation: Operation, report: &mut StoreReport) -> Result<()> {
+    async fn load(&self, workload: Workload, report: &mut StoreReport) -> Result<()> {
         let (mut ours, mut limits) = (Vec::new(), Vec::new());
         let (mut advisory, mut six) = (Vec::new(), Vec::new());
         let (tasks, span, url) = (self.tasks, self.settings.span, self.server.url());
@@ -122,19 +122,19 @@ impl Bench<'_> {
         for _ in 0..self.settings.repetitions {
             empty(self.pool).await?;
             let clients = std::slice::from_ref(self.locks);
-            let sample = measure_on(Some(cpu), clients, operation, tasks, span).await?;
+            let sample = measure_on(Some(cpu), clients, workload, tasks, span).await?;
             let rate = sample.steps_per_second;
             ours.push(sample);
             empty(self.pool).await?;
-            limits.push(self.pgbench.run(operation, rate, span, self.pool).await?);
-            if operation == Operation::Pair {
+            limits.push(self.pgbench.run(workload, rate, span, self.pool).await?);
+            if workload == Workload::Pair {
                 advisory.push(rivals::advisory(&url, tasks, span).await?);
                 empty(self.pool).await?;
                 six.push(rivals::six_statements(cpu, &url, tasks, span).await?);
             }
         }
-        report.add_load(operation, tasks, &ours, &limits);
-        if operation != Operation::Pair {
+        report.add_load(workload, tasks, &ours, &limits);
+        if workload != Workload::Pair {
             return Ok(());
         }
         let pairs = |beside, others: &[Sample], target| {

@@ -17,7 +17,7 @@ use super::handover::{self, Contenders, Targets};
 use super::machine::{locked_version, version_of};
 use super::report::StoreReport;
 use super::server_cpu::ServerCpu;
-use super::workload::{OPERATIONS, Operation, measure_on};
+use super::workload::{WORKLOADS, Workload, measure_on};
 use super::{Settings, tell};
 
 mod limit;
@@ -79,17 +79,17 @@ async fn measure_all(
     connection: &mut MultiplexedConnection,
     report: &mut StoreReport,
 ) -> Result<()> {
-    for operation in OPERATIONS {
+    for workload in WORKLOADS {
         let many = settings.tasks.iter().max().map(|most| most * 4);
         for tasks in settings.tasks.iter().copied().chain(many) {
-            tell(&format!("{}, {tasks} tasks", operation.name()));
+            tell(&format!("{}, {tasks} tasks", workload.name()));
             let bench = Bench {
                 server,
                 settings,
                 locks,
                 tasks,
             };
-            bench.load(operation, connection, report).await?;
+            bench.load(workload, connection, report).await?;
         }
     }
     tell("time in the server");
@@ -122,7 +122,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     async fn load(
         &self,
-        operation: Operation,
+        workload: Workload,
         connection: &mut MultiplexedConnection,
         report: &mut StoreReport,
     ) -> Result<()> {
@@ -133,18 +133,18 @@ impl Bench<'_> {
             flush(connection).await?;
             let span = self.settings.span;
             let clients = std::slice::from_ref(self.locks);
-            let sample = measure_on(Some(cpu), clients, operation, self.tasks, span).await?;
+            let sample = measure_on(Some(cpu), clients, workload, self.tasks, span).await?;
             let rate = sample.steps_per_second;
             ours.push(sample);
-            limits.push(self.limit(operation, rate, connection).await?);
-            if operation == Operation::Pair {
+            limits.push(self.limit(workload, rate, connection).await?);
+            if workload == Workload::Pair {
                 rivals.push(rival::measure(cpu, &self.server.url(), self.tasks, span).await?);
                 bare.push(rival::our_scripts(connection, self.tasks, span).await?);
             }
         }
         let tasks = self.tasks;
-        report.add_load(operation, tasks, &ours, &limits);
-        if operation != Operation::Pair {
+        report.add_load(workload, tasks, &ours, &limits);
+        if workload != Workload::Pair {
             return Ok(());
         }
         // The least share of the pairs, and the most of the client's CPU.
@@ -195,7 +195,7 @@ impl Bench<'_> {
 
     async fn limit(
         &self,
-        operation: Operation,
+        workload: Workload,
         rate: f64,
         connection: &mut MultiplexedConnection,
     ) -> Result<Sample> {
@@ -204,8 +204,8 @@ impl Bench<'_> {
             clients: self.tasks,
             requests: requests(rate, self.settings.span),
         };
-        match operation {
-            Operation::Pair => {
+        match workload {
+            Workload::Pair => {
                 let acquired = limit.acquire(connection).await?;
                 let released = limit.release(connection).await?;
                 // One after the other, as a task does them.
@@ -216,9 +216,9 @@ impl Bench<'_> {
                     ..Sample::default()
                 })
             }
-            Operation::Extend => limit.extend(connection).await,
-            Operation::Lookup => limit.lookup(connection).await,
-            Operation::Refusal => limit.refusal(connection).await,
+            Workload::Extend => limit.extend(connection).await,
+            Workload::Lookup => limit.lookup(connection).await,
+            Workload::Refusal => limit.refusal(connection).await,
         }
     }
 }

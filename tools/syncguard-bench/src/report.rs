@@ -14,7 +14,7 @@ use crate::figure::{DISTURBED_ABOVE, Figure, side_by_side};
 use crate::handover::Handover;
 use crate::machine::{Machine, locked_version};
 use crate::table::Table;
-use crate::workload::Operation;
+use crate::workload::Workload;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(deserialize = "'de: 'static"))]
@@ -64,7 +64,7 @@ pub(crate) struct Measured {
 
 impl Measured {
     /// What runs of an operation show, row by row. A pair's are its rate, and the latency of either half.
-    fn rows(operation: Operation, runs: &[Sample]) -> Vec<Self> {
+    fn rows(workload: Workload, runs: &[Sample]) -> Vec<Self> {
         let of = |figure: &dyn Fn(&Sample) -> Option<f64>| Figure::of(runs.iter().map(figure));
         let rate = Self {
             per_second: of(&|run| Some(run.steps_per_second)),
@@ -77,7 +77,7 @@ impl Measured {
             p99_us: of(&|run| run.latencies[kind].p99_us),
             ..Self::default()
         };
-        if operation == Operation::Pair {
+        if workload == Workload::Pair {
             return vec![rate, latency(0), latency(1)];
         }
         vec![Self {
@@ -186,17 +186,17 @@ impl StoreReport {
     /// Adds the runs of an operation by this many tasks, beside those of its limit, if it has one.
     pub(crate) fn add_load(
         &mut self,
-        operation: Operation,
+        workload: Workload,
         tasks: usize,
         ours: &[Sample],
         limits: &[Sample],
     ) {
         let rates = side_by_side(ours, limits, |run| Some(run.steps_per_second));
         let ratio = Figure::of(rates.iter().map(|(ours, limit)| Some(ours / limit)));
-        let names = [operation.name(), "acquire", "release"];
-        let sides = Measured::rows(operation, ours)
+        let names = [workload.name(), "acquire", "release"];
+        let sides = Measured::rows(workload, ours)
             .into_iter()
-            .zip(Measured::rows(operation, limits));
+            .zip(Measured::rows(workload, limits));
         for (operation, (ours, limit)) in names.into_iter().zip(sides) {
             self.load.push(Load {
                 operation,

@@ -18,7 +18,7 @@ use crate::figure::side_by_side;
 use crate::handover::{self, Bounds, Contenders, Targets};
 use crate::machine::locked_version;
 use crate::report::StoreReport;
-use crate::workload::{OPERATIONS, Operation, TTL, key_text};
+use crate::workload::{TTL, WORKLOADS, Workload, key_text};
 use crate::{Settings, tell, workload};
 
 /// How the backend fills in its statements.
@@ -116,20 +116,20 @@ async fn pairs(
     let tables = transaction!("BEGIN", "schema.sql");
     sqlx::query(tables).execute(&mut connection).await?;
     let connection = Arc::new(Mutex::new(connection));
-    let measured = |operation: &Operation| durable || *operation == Operation::Pair;
-    for operation in OPERATIONS.into_iter().filter(measured) {
+    let measured = |workload: &Workload| durable || *workload == Workload::Pair;
+    for workload in WORKLOADS.into_iter().filter(measured) {
         for &tasks in settings.tasks {
-            tell(&format!("{}, {name}, {tasks} tasks", operation.name()));
+            tell(&format!("{}, {name}, {tasks} tasks", workload.name()));
             let (mut ours, mut limits) = (Vec::new(), Vec::new());
             for _ in 0..settings.repetitions {
                 let span = settings.span;
-                ours.push(workload::measure(&locks, operation, tasks, span).await?);
-                if operation == Operation::Pair {
+                ours.push(workload::measure(&locks, workload, tasks, span).await?);
+                if workload == Workload::Pair {
                     let bare = (0..tasks).map(|task| Bare::new(&connection, task));
                     limits.push(drive(bare.collect(), span).await?);
                 }
             }
-            if operation == Operation::Pair {
+            if workload == Workload::Pair {
                 report.comparisons.push(Comparison::new(
                     format!("acquire and release, {name}, {tasks} tasks"),
                     "pairs/s",
@@ -139,7 +139,7 @@ async fn pairs(
                 )?);
             }
             if durable {
-                report.add_load(operation, tasks, &ours, &limits);
+                report.add_load(workload, tasks, &ours, &limits);
             }
         }
     }
@@ -162,7 +162,7 @@ async fn others(
     let (mut ours, mut exclusive, mut flock) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..settings.repetitions {
         let span = settings.span;
-        ours.push(workload::measure(locks, Operation::Pair, 1, span).await?);
+        ours.push(workload::measure(locks, Workload::Pair, 1, span).await?);
         exclusive.push(drive(vec![Exclusive(Arc::clone(connection))], span).await?);
         flock.push(drive(vec![Flock(Arc::clone(&file))], span).await?);
     }

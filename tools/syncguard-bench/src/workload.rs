@@ -17,7 +17,7 @@ const KEYS: u64 = 100;
 
 /// The operation that a task repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub(crate) enum Workload {
     /// Acquires a free key (kind 0) and releases it (kind 1).
     Pair,
     /// Extends a lease that it holds.
@@ -28,14 +28,14 @@ pub(crate) enum Operation {
     Refusal,
 }
 
-pub(crate) const OPERATIONS: [Operation; 4] = [
-    Operation::Pair,
-    Operation::Extend,
-    Operation::Lookup,
-    Operation::Refusal,
+pub(crate) const WORKLOADS: [Workload; 4] = [
+    Workload::Pair,
+    Workload::Extend,
+    Workload::Lookup,
+    Workload::Refusal,
 ];
 
-impl Operation {
+impl Workload {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Pair => "acquire and release",
@@ -58,11 +58,11 @@ pub(crate) const WANTED: &str = "199999999999";
 /// Measures one operation by this many tasks on one client.
 pub(crate) async fn measure(
     locks: &Locks,
-    operation: Operation,
+    workload: Workload,
     tasks: usize,
     span: Duration,
 ) -> Result<Sample> {
-    measure_on(None, std::slice::from_ref(locks), operation, tasks, span).await
+    measure_on(None, std::slice::from_ref(locks), workload, tasks, span).await
 }
 
 /// Pairs per second of this many tasks on either of two clients, which take turns: what slows the
@@ -73,7 +73,7 @@ pub(crate) async fn pairs_side_by_side(
     settings: &Settings,
 ) -> Result<Vec<(f64, f64)>> {
     let rate = async |locks| {
-        let sample = measure(locks, Operation::Pair, tasks, settings.span).await?;
+        let sample = measure(locks, Workload::Pair, tasks, settings.span).await?;
         anyhow::Ok(sample.steps_per_second)
     };
     let mut runs = Vec::new();
@@ -87,14 +87,14 @@ pub(crate) async fn pairs_side_by_side(
 pub(crate) async fn measure_on(
     server: Option<ServerCpu>,
     clients: &[Locks],
-    operation: Operation,
+    workload: Workload,
     tasks: usize,
     span: Duration,
 ) -> Result<Sample> {
     let ttl = Ttl::new(TTL)?;
     let wanted = LockKey::new(WANTED)?;
     let mut held = Vec::new();
-    if operation == Operation::Refusal {
+    if workload == Workload::Refusal {
         let locks = clients.first().context("no client")?;
         held.push(take(locks, &wanted, ttl).await?);
     }
@@ -103,14 +103,14 @@ pub(crate) async fn measure_on(
         let keys = (0..KEYS).map(|number| LockKey::new(&key_text(task, number)));
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
         let mut id = None;
-        if matches!(operation, Operation::Extend | Operation::Lookup) {
+        if matches!(workload, Workload::Extend | Workload::Lookup) {
             let guard = take(locks, &keys[0], ttl).await?;
             id = Some(*guard.lock_id());
             held.push(guard);
         }
         workers.push(Task {
             locks: locks.clone(),
-            operation,
+            workload,
             ttl,
             id,
             keys,
@@ -132,7 +132,7 @@ async fn take(locks: &Locks, key: &LockKey, ttl: Ttl) -> Result<LockGuard> {
 
 struct Task {
     locks: Locks,
-    operation: Operation,
+    workload: Workload,
     ttl: Ttl,
     /// Of a lock that it holds, if its operation is about one.
     id: Option<LockId>,
@@ -145,8 +145,8 @@ impl Worker for Task {
     async fn step(&mut self, watch: &mut Stopwatch) -> Result<()> {
         let (locks, ttl) = (&self.locks, self.ttl);
         let id = || self.id.context("it holds no lock");
-        match self.operation {
-            Operation::Pair => {
+        match self.workload {
+            Workload::Pair => {
                 self.next = (self.next + 1) % self.keys.len();
                 let acquire = locks.try_lock(&self.keys[self.next]).ttl(ttl);
                 let guard = watch.time(0, acquire.into_future()).await?;
@@ -154,15 +154,15 @@ impl Worker for Task {
                 let released = watch.time(1, guard.release()).await?;
                 ensure!(released.is_released(), "a held lock was not released");
             }
-            Operation::Extend => {
+            Workload::Extend => {
                 let extended = watch.time(0, locks.extend(id()?, ttl)).await?;
                 ensure!(extended.is_extended(), "a held lock was not extended");
             }
-            Operation::Lookup => {
+            Workload::Lookup => {
                 let found = watch.time(0, locks.get_by_id(id()?)).await?;
                 ensure!(found.is_some(), "a held lock was not found");
             }
-            Operation::Refusal => {
+            Workload::Refusal => {
                 let acquire = locks.try_lock(&self.wanted).ttl(ttl);
                 let guard = watch.time(0, acquire.into_future()).await?;
                 ensure!(guard.is_none(), "a held key was granted");

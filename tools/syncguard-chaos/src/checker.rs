@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::facts::Facts;
-use crate::history::{Call, History, Outcome};
+use crate::history::{Call, History, Response};
 use crate::model::State;
 use crate::search::search;
 use crate::shrink::smallest_window;
@@ -37,8 +37,8 @@ pub fn check_ended(history: &History) -> Vec<Violation> {
         let Some(last) = calls.iter().max_by_key(|call| call.invoked_us) else {
             continue;
         };
-        if last.outcome != Outcome::Free {
-            let reason = if last.operation.only_reads() {
+        if last.response != Response::Free {
+            let reason = if last.invocation.only_reads() {
                 "the key was left held"
             } else {
                 "nobody looked whether the key was left free"
@@ -66,11 +66,11 @@ fn check_key(history: &History, key: &str, calls: &[&Call]) -> Option<Violation>
 
 /// The calls that concern the lock that the last one found.
 fn left_by(calls: &[&Call], last: &Call) -> Vec<Call> {
-    let id = match &last.outcome {
-        Outcome::Found { id, .. } => Some(id.as_str()),
+    let id = match &last.response {
+        Response::Found { id, .. } => Some(id.as_str()),
         _ => None,
     };
-    let of_that_lock = |call: &&&Call| id.is_some() && call.operation.id() == id;
+    let of_that_lock = |call: &&&Call| id.is_some() && call.invocation.id() == id;
     let mut window: Vec<Call> = calls
         .iter()
         .filter(of_that_lock)
@@ -103,7 +103,7 @@ impl fmt::Display for Violation {
             writeln!(
                 f,
                 "  {at:>9} - {until:>9} ms  client {:<4} {}: {}",
-                call.client, call.operation, call.outcome
+                call.client, call.invocation, call.response
             )?;
         }
         Ok(())

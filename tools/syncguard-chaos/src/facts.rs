@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::history::{Call, History, Operation, Outcome};
+use crate::history::{Call, History, Invocation, Response};
 
 /// After its expiry a lease counts as live for up to this long, depending on the store.
 pub(crate) const TOLERANCE_US: i64 = 1_000_000;
@@ -43,9 +43,9 @@ impl Facts {
             ..Self::default()
         };
         for call in calls {
-            match (&call.outcome, call.returned_us) {
-                (Outcome::Failed, Some(_)) => {}
-                (Outcome::Unknown | Outcome::Failed, _) | (_, None) => {
+            match (&call.response, call.returned_us) {
+                (Response::Failed, Some(_)) => {}
+                (Response::Unknown | Response::Failed, _) | (_, None) => {
                     facts.note_unknown(history, call, true);
                 }
                 (_, Some(returned_us)) => {
@@ -77,21 +77,21 @@ impl Facts {
         let made_us = call.invoked_us + history.clock_offset_us;
         let earliest =
             |time: &mut Option<i64>| *time = Some(time.map_or(made_us, |t| t.min(made_us)));
-        let Some(id) = call.operation.id() else {
+        let Some(id) = call.invocation.id() else {
             return;
         };
         let possible = self.by_id.entry(id.to_owned()).or_default();
-        match &call.operation {
-            Operation::Acquire { .. } => {
+        match &call.invocation {
+            Invocation::Acquire { .. } => {
                 earliest(&mut possible.grant_us);
                 if reclaimed {
                     earliest(&mut possible.release_us);
                 }
                 earliest(&mut self.first_possible_grant_us);
             }
-            Operation::Release { .. } => earliest(&mut possible.release_us),
-            Operation::Extend { ttl_ms, .. } => possible.extends.push((made_us, ttl_ms * 1_000)),
-            Operation::IsLocked | Operation::LookupByKey | Operation::LookupById { .. } => {}
+            Invocation::Release { .. } => earliest(&mut possible.release_us),
+            Invocation::Extend { ttl_ms, .. } => possible.extends.push((made_us, ttl_ms * 1_000)),
+            Invocation::IsLocked | Invocation::LookupByKey | Invocation::LookupById { .. } => {}
         }
     }
 

@@ -1,12 +1,12 @@
-//! [`History`]: every call, with its times and its outcome.
+//! [`History`]: every call, with its times and its response.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The operation.
+/// What a client asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Operation {
+pub enum Invocation {
     /// Acquire the key for this id.
     Acquire {
         /// The lock id.
@@ -37,7 +37,7 @@ pub enum Operation {
     },
 }
 
-impl Operation {
+impl Invocation {
     /// The lock id that was passed, if any.
     #[must_use]
     pub fn id(&self) -> Option<&str> {
@@ -60,9 +60,9 @@ impl Operation {
     }
 }
 
-/// The outcome of a call. The store's times are Unix milliseconds by the store's clock.
+/// The outcome of a call, as its client saw it. The store's times are Unix milliseconds by the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Outcome {
+pub enum Response {
     /// Unknown: it may have been applied, may be applied later, or never. Its caller may also be releasing,
     /// in the background, what it acquired or wanted to release.
     Unknown,
@@ -114,10 +114,10 @@ pub struct Call {
     pub returned_us: Option<i64>,
     /// The key of the call.
     pub key: String,
-    /// The operation.
-    pub operation: Operation,
-    /// The outcome.
-    pub outcome: Outcome,
+    /// What the client asked for.
+    pub invocation: Invocation,
+    /// What it got.
+    pub response: Response,
 }
 
 /// All calls on some keys, from the time when they were unused.
@@ -145,7 +145,7 @@ impl History {
     }
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for Invocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Acquire { id, ttl_ms } => write!(f, "acquire {id} for {ttl_ms} ms"),
@@ -158,7 +158,7 @@ impl fmt::Display for Operation {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => f.write_str("unknown"),

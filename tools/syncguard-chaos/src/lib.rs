@@ -16,15 +16,15 @@
 //! has no explanation either: see [`Violation`].
 //!
 //! ```
-//! use syncguard_chaos::{Call, History, Operation, Outcome, check};
+//! use syncguard_chaos::{Call, History, Invocation, Response, check};
 //!
 //! let granted = |client, invoked_us, fence| Call {
 //!     client,
 //!     invoked_us,
 //!     returned_us: Some(invoked_us + 900),
 //!     key: "job".into(),
-//!     operation: Operation::Acquire { id: format!("id-{client}"), ttl_ms: 1_000 },
-//!     outcome: Outcome::Granted { fence, expires_at_ms: invoked_us / 1_000 + 1_000 },
+//!     invocation: Invocation::Acquire { id: format!("id-{client}"), ttl_ms: 1_000 },
+//!     response: Response::Granted { fence, expires_at_ms: invoked_us / 1_000 + 1_000 },
 //! };
 //! let history = History { calls: vec![granted(1, 5_000, 1), granted(2, 9_000, 2)], ..History::default() };
 //! let violations = check(&history);
@@ -52,7 +52,7 @@ mod worker;
 
 pub use crate::checker::{Violation, check, check_ended};
 pub use crate::clock::{now_us, wall_clock_offset_us};
-pub use crate::history::{Call, History, Operation, Outcome};
+pub use crate::history::{Call, History, Invocation, Response};
 pub use crate::mutant::{Broken, Mutant};
 pub use crate::record::{Recorder, read_calls};
 pub use crate::recording::seen;
@@ -67,8 +67,8 @@ const _: () = {
     shared::<Fault>();
     shared::<History>();
     shared::<Mutant>();
-    shared::<Operation>();
-    shared::<Outcome>();
+    shared::<Invocation>();
+    shared::<Response>();
     shared::<Recorder>();
     shared::<Rng>();
     shared::<Strike>();

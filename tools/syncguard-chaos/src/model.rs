@@ -5,7 +5,7 @@
 //! next read, they may as well happen later.
 
 use crate::facts::{Event, Facts, TOLERANCE_US};
-use crate::history::{Operation, Outcome};
+use crate::history::{Invocation, Response};
 use crate::reason::{
     EXPIRED, HELD, MISMATCH, NOBODY_HELD, NOT_COUNTED, NOT_OWNER, OTHER_ACQUIRED, OTHER_EXPIRY,
     OTHER_FENCE, OTHER_KEY, PHANTOM, REFUSED_OWNER, Reason, STALE_FENCE, STILL_LIVE, TOO_LATE,
@@ -86,26 +86,26 @@ struct Step<'a> {
 
 impl Step<'_> {
     fn take(&mut self) -> Result<(), Reason> {
-        match (&self.event.call.operation, &self.event.call.outcome) {
+        match (&self.event.call.invocation, &self.event.call.response) {
             (
-                Operation::Acquire { id, ttl_ms },
-                Outcome::Granted {
+                Invocation::Acquire { id, ttl_ms },
+                Response::Granted {
                     fence,
                     expires_at_ms,
                 },
             ) => self.granted(id, *ttl_ms, *fence, *expires_at_ms),
-            (Operation::Acquire { id, .. }, Outcome::Locked) => self.held_by_someone(Some(id)),
-            (Operation::IsLocked, Outcome::Locked) => self.held_by_someone(None),
-            (Operation::Release { id }, Outcome::Released) => self.released(id),
-            (Operation::Release { id } | Operation::Extend { id, .. }, Outcome::NotHeld)
-            | (Operation::LookupById { id }, Outcome::Free) => self.not_held(id),
-            (Operation::Extend { id, ttl_ms }, Outcome::Extended { expires_at_ms }) => {
+            (Invocation::Acquire { id, .. }, Response::Locked) => self.held_by_someone(Some(id)),
+            (Invocation::IsLocked, Response::Locked) => self.held_by_someone(None),
+            (Invocation::Release { id }, Response::Released) => self.released(id),
+            (Invocation::Release { id } | Invocation::Extend { id, .. }, Response::NotHeld)
+            | (Invocation::LookupById { id }, Response::Free) => self.not_held(id),
+            (Invocation::Extend { id, ttl_ms }, Response::Extended { expires_at_ms }) => {
                 self.extended(id, *ttl_ms, *expires_at_ms)
             }
-            (Operation::LookupByKey | Operation::LookupById { .. }, Outcome::Found { .. }) => {
+            (Invocation::LookupByKey | Invocation::LookupById { .. }, Response::Found { .. }) => {
                 self.found()
             }
-            (Operation::IsLocked | Operation::LookupByKey, Outcome::Free) => {
+            (Invocation::IsLocked | Invocation::LookupByKey, Response::Free) => {
                 self.vacate(HELD)?;
                 self.empty();
                 Ok(())
@@ -231,13 +231,13 @@ impl Step<'_> {
 
     fn found(&mut self) -> Result<(), Reason> {
         let call = &self.event.call;
-        let Outcome::Found {
+        let Response::Found {
             key,
             id,
             fence,
             acquired_at_ms,
             expires_at_ms,
-        } = &call.outcome
+        } = &call.response
         else {
             return Err(MISMATCH);
         };

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::now_us;
-use crate::history::{Call, Operation, Outcome};
+use crate::history::{Call, Invocation, Response};
 
 /// Writes calls as lines of JSON, one when a call is made and one when it has returned.
 pub struct Recorder {
@@ -30,7 +30,7 @@ enum Line {
     Returned {
         number: u64,
         at_us: i64,
-        outcome: Outcome,
+        response: Response,
     },
 }
 
@@ -51,14 +51,14 @@ impl Recorder {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn made(&self, client: u32, key: &str, operation: Operation) -> io::Result<u64> {
+    pub fn made(&self, client: u32, key: &str, invocation: Invocation) -> io::Result<u64> {
         let call = Call {
             client,
             invoked_us: now_us(),
             returned_us: None,
             key: key.to_owned(),
-            operation,
-            outcome: Outcome::Unknown,
+            invocation,
+            response: Response::Unknown,
         };
         self.write(|number| Line::Made { number, call }, 1)
     }
@@ -73,12 +73,12 @@ impl Recorder {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn returned(&self, number: u64, outcome: Outcome) -> io::Result<()> {
+    pub fn returned(&self, number: u64, response: Response) -> io::Result<()> {
         let at_us = now_us();
         let returned = |_| Line::Returned {
             number,
             at_us,
-            outcome,
+            response,
         };
         self.write(returned, 0)?;
         Ok(())
@@ -121,12 +121,12 @@ pub fn read_calls(from: impl BufRead) -> io::Result<Vec<Call>> {
             Line::Returned {
                 number,
                 at_us,
-                outcome,
+                response,
             } => {
                 let made = calls.get_mut(&number);
                 let call = made.ok_or_else(|| io::Error::other("a return without its call"))?;
                 call.returned_us = Some(at_us);
-                call.outcome = outcome;
+                call.response = response;
             }
         }
     }

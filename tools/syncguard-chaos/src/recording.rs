@@ -13,7 +13,7 @@ use syncguard_core::{
     forward_calls,
 };
 
-use crate::history::{Operation, Outcome};
+use crate::history::{Invocation, Response};
 use crate::record::Recorder;
 
 /// One client of a store. Clones are the same client.
@@ -40,26 +40,26 @@ impl<B> Recording<B> {
     }
 
     /// Records a call. It returned when the result is dropped, at the latest.
-    fn made(&self, key: &LockKey, operation: Operation) -> Result<Made<'_>, LockError> {
-        let outcome = match operation.only_reads() {
-            true => Outcome::Failed,
-            false => Outcome::Unknown,
+    fn made(&self, key: &LockKey, invocation: Invocation) -> Result<Made<'_>, LockError> {
+        let response = match invocation.only_reads() {
+            true => Response::Failed,
+            false => Response::Unknown,
         };
-        let number = self.recorder.made(self.client, key.as_str(), operation);
+        let number = self.recorder.made(self.client, key.as_str(), invocation);
         Ok(Made {
             recorder: &self.recorder,
             number: number.map_err(|error| {
                 LockError::new(ErrorCode::Internal, "the call cannot be recorded")
                     .with_source(error)
             })?,
-            outcome,
+            response,
         })
     }
 
     fn made_by_id(
         &self,
         id: &LockId,
-        operation: impl FnOnce(String) -> Operation,
+        invocation: impl FnOnce(String) -> Invocation,
     ) -> Result<Made<'_>, LockError> {
         let key = self.keys().get(id).cloned();
         let key = key.ok_or_else(|| {
@@ -68,7 +68,7 @@ impl<B> Recording<B> {
                 "an id that this client did not acquire",
             )
         })?;
-        self.made(&key, operation(id.as_str().to_owned()))
+        self.made(&key, invocation(id.as_str().to_owned()))
     }
 }
 
@@ -77,19 +77,19 @@ struct Made<'a> {
     recorder: &'a Recorder,
     number: u64,
     /// The outcome, if nothing else is known.
-    outcome: Outcome,
+    response: Response,
 }
 
 impl Made<'_> {
     fn ended<T>(
         mut self,
         answer: Result<T, LockError>,
-        seen: impl FnOnce(&T) -> Outcome,
+        seen: impl FnOnce(&T) -> Response,
     ) -> Result<T, LockError> {
-        self.outcome = match &answer {
+        self.response = match &answer {
             Ok(answer) => seen(answer),
-            Err(error) if error.outcome_unknown() => Outcome::Unknown,
-            Err(_) => Outcome::Failed,
+            Err(error) if error.outcome_unknown() => Response::Unknown,
+            Err(_) => Response::Failed,
         };
         answer
     }
@@ -98,7 +98,7 @@ impl Made<'_> {
 impl Drop for Made<'_> {
     fn drop(&mut self) {
         // A call without an end counts as one of unknown outcome.
-        let _ = self.recorder.returned(self.number, self.outcome.clone());
+        let _ = self.recorder.returned(self.number, self.response.clone());
     }
 }
 
@@ -112,37 +112,37 @@ impl<B: LockBackend<Fence = Fence>> LockBackend for Recording<B> {
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireResult, LockError> {
         self.keys().insert(*request.id, request.key.clone());
-        let operation = Operation::Acquire {
+        let invocation = Invocation::Acquire {
             id: request.id.as_str().to_owned(),
             ttl_ms: request.ttl.as_millis(),
         };
-        let made = self.made(request.key, operation)?;
+        let made = self.made(request.key, invocation)?;
         made.ended(self.backend.acquire(request).await, |answer| match answer {
-            AcquireResult::Acquired(grant) => Outcome::Granted {
+            AcquireResult::Acquired(grant) => Response::Granted {
                 fence: grant.fence.get(),
                 expires_at_ms: grant.expires_at_ms,
             },
-            AcquireResult::Locked { .. } => Outcome::Locked,
+            AcquireResult::Locked { .. } => Response::Locked,
         })
     }
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseResult, LockError> {
-        let made = self.made_by_id(request.id, |id| Operation::Release { id })?;
+        let made = self.made_by_id(request.id, |id| Invocation::Release { id })?;
         made.ended(self.backend.release(request).await, |answer| {
             match answer.is_released() {
-                true => Outcome::Released,
-                false => Outcome::NotHeld,
+                true => Response::Released,
+                false => Response::NotHeld,
             }
         })
     }
 
     async fn extend(&self, request: ExtendRequest<'_>) -> Result<ExtendResult, LockError> {
         let ttl_ms = request.ttl.as_millis();
-        let made = self.made_by_id(request.id, |id| Operation::Extend { id, ttl_ms })?;
+        let made = self.made_by_id(request.id, |id| Invocation::Extend { id, ttl_ms })?;
         made.ended(self.backend.extend(request).await, |answer| {
             match answer.expires_at_ms() {
-                Some(expires_at_ms) => Outcome::Extended { expires_at_ms },
-                None => Outcome::NotHeld,
+                Some(expires_at_ms) => Response::Extended { expires_at_ms },
+                None => Response::NotHeld,
             }
         })
     }
@@ -152,18 +152,18 @@ impl<B: LockBackend<Fence = Fence>> LockBackend for Recording<B> {
         request: LookupRequest<'_>,
     ) -> Result<Option<LockInfoDebug>, LockError> {
         let made = match request.by {
-            Lookup::Key(key) => self.made(key, Operation::LookupByKey)?,
-            Lookup::Id(id) => self.made_by_id(id, |id| Operation::LookupById { id })?,
+            Lookup::Key(key) => self.made(key, Invocation::LookupByKey)?,
+            Lookup::Id(id) => self.made_by_id(id, |id| Invocation::LookupById { id })?,
         };
         let answer = self.backend.lookup_raw(request).await;
         made.ended(answer, |found| seen(found.as_ref()))
     }
 
     async fn is_locked(&self, request: IsLockedRequest<'_>) -> Result<bool, LockError> {
-        let made = self.made(request.key, Operation::IsLocked)?;
+        let made = self.made(request.key, Invocation::IsLocked)?;
         made.ended(self.backend.is_locked(request).await, |held| match held {
-            true => Outcome::Locked,
-            false => Outcome::Free,
+            true => Response::Locked,
+            false => Response::Free,
         })
     }
 }
@@ -190,8 +190,8 @@ impl<B: fmt::Debug> fmt::Debug for Recording<B> {
 
 /// The result of a lookup.
 #[must_use]
-pub fn seen(info: Option<&LockInfoDebug>) -> Outcome {
-    info.map_or(Outcome::Free, |info| Outcome::Found {
+pub fn seen(info: Option<&LockInfoDebug>) -> Response {
+    info.map_or(Response::Free, |info| Response::Found {
         key: info.key.as_str().to_owned(),
         id: info.lock_id.as_str().to_owned(),
         fence: info.fence.get(),

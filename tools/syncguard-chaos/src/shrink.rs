@@ -4,7 +4,7 @@
 //! stays legal if less is known of it. So the rest is a violation by itself.
 
 use crate::facts::Facts;
-use crate::history::{Call, History, Outcome};
+use crate::history::{Call, History, Response};
 use crate::model::State;
 use crate::reason::Reason;
 use crate::search::{Stuck, search};
@@ -18,7 +18,7 @@ pub(crate) fn smallest_window(history: &History, calls: &[&Call]) -> (Vec<Call>,
     };
     let window = window.without_future().without_past().without_bystanders();
     let reason = window.stuck().map_or("", |stuck| stuck.reason);
-    let says_nothing = |call: &Call| matches!(call.outcome, Outcome::Unknown | Outcome::Failed);
+    let says_nothing = |call: &Call| matches!(call.response, Response::Unknown | Response::Failed);
     let known = |call: &Call| call.returned_us.is_some() && !says_nothing(call);
     (window.calls.into_iter().filter(known).collect(), reason)
 }
@@ -93,7 +93,7 @@ impl<'a> Window<'a> {
     fn since(&self, start_us: i64) -> Self {
         let mut calls = self.calls.clone();
         calls.retain(|call| {
-            call.outcome == Outcome::Unknown
+            call.response == Response::Unknown
                 || call.returned_us.is_none_or(|returned| returned >= start_us)
         });
         Self {
@@ -126,7 +126,7 @@ impl<'a> Window<'a> {
 }
 
 fn forget(call: &mut Call) {
-    if call.outcome != Outcome::Failed {
-        call.outcome = Outcome::Unknown;
+    if call.response != Response::Failed {
+        call.response = Response::Unknown;
     }
 }

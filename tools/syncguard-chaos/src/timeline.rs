@@ -6,7 +6,7 @@ use svg::Document;
 use svg::node::element::{Group, Line, Rectangle, Text, Title};
 
 use crate::checker::{Violation, millis};
-use crate::history::{Call, History, Outcome};
+use crate::history::{Call, History, Response};
 
 const WIDTH: f64 = 1_200.0;
 /// Where the calls begin, right of the clients' names.
@@ -98,9 +98,9 @@ impl Scale {
 
     fn bar(&self, call: &Call, y: f64, offends: bool, history: &History) -> Group {
         let ends_us = call.returned_us.unwrap_or(i64::MAX / 2);
-        let color = match call.outcome {
+        let color = match call.response {
             _ if offends => OFFENDING,
-            Outcome::Unknown => UNKNOWN,
+            Response::Unknown => UNKNOWN,
             _ => CALL,
         };
         let when = format!(
@@ -109,13 +109,13 @@ impl Scale {
             call.returned_us
                 .map_or_else(|| "never".to_owned(), |us| millis(us - self.start_us))
         );
-        let said = format!("{}: {} ({when} ms)", call.operation, call.outcome);
+        let said = format!("{}: {} ({when} ms)", call.invocation, call.response);
         let group = Group::new().add(Title::new(said)).add(
             self.span(call.invoked_us, ends_us, y, BAR)
                 .set("fill", color),
         );
-        match call.outcome {
-            Outcome::Granted { expires_at_ms, .. } | Outcome::Extended { expires_at_ms } => {
+        match call.response {
+            Response::Granted { expires_at_ms, .. } | Response::Extended { expires_at_ms } => {
                 let until_us = expires_at_ms * 1_000 - history.clock_offset_us;
                 let lease = self.span(ends_us, until_us, y + BAR + 2.0, LEASE);
                 group.add(lease.set("fill", LEASED))
@@ -147,7 +147,7 @@ fn seconds(us: i64) -> f64 {
 mod tests {
     use super::*;
     use crate::check;
-    use crate::history::Operation;
+    use crate::history::Invocation;
 
     #[test]
     fn a_second_grant_is_marked_on_the_row_of_its_client() {
@@ -156,11 +156,11 @@ mod tests {
             invoked_us,
             returned_us: Some(invoked_us + 900),
             key: "a<b".into(),
-            operation: Operation::Acquire {
+            invocation: Invocation::Acquire {
                 id: format!("id-{client}"),
                 ttl_ms: 1_000,
             },
-            outcome: Outcome::Granted {
+            response: Response::Granted {
                 fence,
                 expires_at_ms: invoked_us / 1_000 + 1_000,
             },

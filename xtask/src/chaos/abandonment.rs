@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::Settings;
 use super::store::Store;
 use crate::step::announced;
-use crate::{Done, Verdict};
+use crate::{Conclusion, Done};
 
 const ACQUIRES: u64 = 10_000;
 const KEYS: u64 = 100;
@@ -57,10 +57,10 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
     );
     // Without a grant, all would pass on a store that grants nothing.
     if held == 0 && count(&outcomes.abandoned) > 0 && count(&outcomes.granted) > 0 {
-        return Ok(Verdict::Passed);
+        return Ok(Conclusion::Passed);
     }
     println!("  FAILED: a key is left held, or no acquire was abandoned, or none was granted");
-    Ok(Verdict::Failed)
+    Ok(Conclusion::Failed)
 }
 
 /// Returns the number of keys that are still held at the end.

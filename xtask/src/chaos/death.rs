@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::store::{Store, named, names};
 use super::worker::connect;
 use crate::step::{announced, this_program};
-use crate::{Done, Verdict};
+use crate::{Conclusion, Done};
 
 const KEY: &str = "chaos:death";
 const TTL: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ pub(crate) fn hold(holding: &Holding) -> Done {
         told.recv().await;
         drop(guard);
         locks.drain(TTL).await?;
-        Ok(Verdict::Passed)
+        Ok(Conclusion::Passed)
     })
 }
 
@@ -79,10 +79,10 @@ pub(super) fn run(store: &Store) -> Done {
         store.name
     );
     if drained <= DRAINED_WITHIN && killed <= EXPIRED_WITHIN {
-        return Ok(Verdict::Passed);
+        return Ok(Conclusion::Passed);
     }
     println!("  FAILED: at most {DRAINED_WITHIN:?} and {EXPIRED_WITHIN:?} are allowed");
-    Ok(Verdict::Failed)
+    Ok(Conclusion::Failed)
 }
 
 /// How long the key stays held after its holder got this signal.

@@ -20,7 +20,7 @@ use super::Settings;
 use super::store::Store;
 use super::worker::{Process, Start};
 use crate::step::announced;
-use crate::{Done, Verdict};
+use crate::{Conclusion, Done};
 
 const TTL: Duration = Duration::from_secs(2);
 const KEY: &str = "chaos:register";
@@ -68,7 +68,7 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
         );
     }
     if fenced.lost() == 0 && unfenced.lost() > 0 && fenced.updates > 0 {
-        return Ok(Verdict::Passed);
+        return Ok(Conclusion::Passed);
     }
     println!(
         "  FAILED: {}",
@@ -78,7 +78,7 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
             "nothing was lost without fences either: nothing is shown; run it longer"
         }
     );
-    Ok(Verdict::Failed)
+    Ok(Conclusion::Failed)
 }
 
 /// Runs the workers and pauses them at random. Gives the number of pauses.

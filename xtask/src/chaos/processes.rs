@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Signal, kill_process};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
-use syncguard_chaos::{Call, Fault, Operation, Outcome, Strike, now_us, schedule};
+use syncguard_chaos::{Call, Fault, Invocation, Response, Strike, now_us, schedule};
 use syncguard_core::{LockId, Locks};
 use tokio::runtime::Runtime;
 
@@ -98,37 +98,37 @@ const ATTEMPTS: u32 = 10;
 /// calls that this took.
 async fn release_left(locks: &Locks, calls: &[Call]) -> Result<Vec<Call>> {
     let settled = |id: &str| {
-        let ended = |call: &Call| matches!(call.outcome, Outcome::Released | Outcome::NotHeld);
+        let ended = |call: &Call| matches!(call.response, Response::Released | Response::NotHeld);
         let releases =
-            |call: &Call| matches!(&call.operation, Operation::Release { id: of } if of == id);
+            |call: &Call| matches!(&call.invocation, Invocation::Release { id: of } if of == id);
         calls.iter().any(|call| releases(call) && ended(call))
     };
     let mut made = Vec::new();
     for call in calls {
-        let Operation::Acquire { id, .. } = &call.operation else {
+        let Invocation::Acquire { id, .. } = &call.invocation else {
             continue;
         };
-        let may_hold = matches!(call.outcome, Outcome::Granted { .. } | Outcome::Unknown);
+        let may_hold = matches!(call.response, Response::Granted { .. } | Response::Unknown);
         if !may_hold || settled(id) {
             continue;
         }
         let lock_id = LockId::parse(id)?;
         for _ in 0..ATTEMPTS {
             let invoked_us = now_us();
-            let outcome = match locks.release(lock_id).await {
-                Ok(result) if result.is_released() => Outcome::Released,
-                Ok(_) => Outcome::NotHeld,
-                Err(error) if error.outcome_unknown() => Outcome::Unknown,
-                Err(_) => Outcome::Failed,
+            let response = match locks.release(lock_id).await {
+                Ok(result) if result.is_released() => Response::Released,
+                Ok(_) => Response::NotHeld,
+                Err(error) if error.outcome_unknown() => Response::Unknown,
+                Err(_) => Response::Failed,
             };
-            let answered = matches!(outcome, Outcome::Released | Outcome::NotHeld);
+            let answered = matches!(response, Response::Released | Response::NotHeld);
             made.push(Call {
                 client: 0,
                 invoked_us,
-                returned_us: (outcome != Outcome::Unknown).then(now_us),
+                returned_us: (response != Response::Unknown).then(now_us),
                 key: call.key.clone(),
-                operation: Operation::Release { id: id.clone() },
-                outcome,
+                invocation: Invocation::Release { id: id.clone() },
+                response,
             });
             if answered {
                 break;

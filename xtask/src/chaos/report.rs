@@ -6,14 +6,14 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use syncguard_chaos::{Call, Fault, History, Outcome, Violation};
+use syncguard_chaos::{Call, Fault, History, Response, Violation};
 
 use super::Settings;
 use super::faults::Blow;
 use super::store::Store;
 use super::worker::Finished;
 use crate::step::workspace;
-use crate::{Done, Verdict};
+use crate::{Conclusion, Done};
 
 /// A run with fewer kinds of faults proves nothing, unless the store has fewer kinds.
 const LEAST_KINDS: usize = 3;
@@ -56,7 +56,7 @@ pub(super) fn report(report: &Report<'_>) -> Done {
     println!("  faults that struck: {}", faults.join(", "));
     println!(
         "  outcomes unknown: {}; violations: {}",
-        report.count(|outcome| *outcome == Outcome::Unknown),
+        report.count(|response| *response == Response::Unknown),
         report.violations.len()
     );
     for (violation, number) in report.violations.iter().zip(1..) {
@@ -67,12 +67,12 @@ pub(super) fn report(report: &Report<'_>) -> Done {
     if failures.is_empty() {
         // Otherwise a worker would have failed.
         println!("  telemetry: one event for each call");
-        return Ok(Verdict::Passed);
+        return Ok(Conclusion::Passed);
     }
     println!("  FAILED: {}", failures.join("; "));
     println!("  all calls: {}", report.save()?.display());
     println!("  the same faults again: {}", report.command());
-    Ok(Verdict::Failed)
+    Ok(Conclusion::Failed)
 }
 
 impl Report<'_> {
@@ -80,16 +80,16 @@ impl Report<'_> {
         let counts = [
             (
                 "granted",
-                self.count(|o| matches!(o, Outcome::Granted { .. })),
+                self.count(|o| matches!(o, Response::Granted { .. })),
             ),
-            ("locked", self.count(|o| *o == Outcome::Locked)),
+            ("locked", self.count(|o| *o == Response::Locked)),
             (
                 "extended",
-                self.count(|o| matches!(o, Outcome::Extended { .. })),
+                self.count(|o| matches!(o, Response::Extended { .. })),
             ),
-            ("released", self.count(|o| *o == Outcome::Released)),
-            ("not held", self.count(|o| *o == Outcome::NotHeld)),
-            ("failed", self.count(|o| *o == Outcome::Failed)),
+            ("released", self.count(|o| *o == Response::Released)),
+            ("not held", self.count(|o| *o == Response::NotHeld)),
+            ("failed", self.count(|o| *o == Response::Failed)),
         ];
         let counts: Vec<_> = counts.map(|(what, count)| format!("{count} {what}")).into();
         let total = self.history.calls.len();
@@ -100,9 +100,9 @@ impl Report<'_> {
         )
     }
 
-    fn count(&self, is: impl Fn(&Outcome) -> bool) -> usize {
+    fn count(&self, is: impl Fn(&Response) -> bool) -> usize {
         let calls = self.history.calls.iter();
-        calls.filter(|call| is(&call.outcome)).count()
+        calls.filter(|call| is(&call.response)).count()
     }
 
     /// How often each kind of fault affected a call.
@@ -128,7 +128,8 @@ impl Report<'_> {
     fn never_back(&self) -> BTreeSet<usize> {
         let last_us = self.blows.iter().map(|blow| blow.to_us).max().unwrap_or(0);
         let answered = |call: &Call| {
-            call.invoked_us > last_us && !matches!(call.outcome, Outcome::Unknown | Outcome::Failed)
+            call.invoked_us > last_us
+                && !matches!(call.response, Response::Unknown | Response::Failed)
         };
         let numbered = self.workers.iter().zip(1..);
         numbered

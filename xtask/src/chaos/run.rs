@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use syncguard_chaos::{
-    Call, Fault, History, Operation, Outcome, check_ended, now_us, seen, wall_clock_offset_us,
+    Call, Fault, History, Invocation, Response, check_ended, now_us, seen, wall_clock_offset_us,
 };
 use syncguard_core::Locks;
 use syncguard_testkit::{FaultProxy, Server};
@@ -139,14 +139,14 @@ async fn look(locks: &Locks) -> Result<Vec<Call>> {
     let mut calls = Vec::new();
     for name in KEYS {
         let invoked_us = now_us();
-        let outcome: Outcome = seen(locks.get_by_key_raw(name).await?.as_ref());
+        let response: Response = seen(locks.get_by_key_raw(name).await?.as_ref());
         calls.push(Call {
             client: 0,
             invoked_us,
             returned_us: Some(now_us()),
             key: name.to_owned(),
-            operation: Operation::LookupByKey,
-            outcome,
+            invocation: Invocation::LookupByKey,
+            response,
         });
     }
     Ok(calls)

@@ -16,7 +16,7 @@ use syncguard_telemetry::{Telemetry, TelemetryOptions};
 use super::fencing;
 use super::store::{Job, Store, named, names};
 use crate::step::this_program;
-use crate::{Done, Verdict};
+use crate::{Conclusion, Done};
 
 /// Workers on one backend each, with as many clients.
 const CLIENTS: u32 = 3;
@@ -74,7 +74,7 @@ pub(crate) fn work(assignment: &Assignment) -> Done {
             };
             observed(store, assignment, work).await?;
         }
-        Ok(Verdict::Passed)
+        Ok(Conclusion::Passed)
     })
 }
 

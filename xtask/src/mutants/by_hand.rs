@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::verdict;
+use super::conclusion;
 use crate::Done;
 use crate::step::{cargo, workspace};
 
@@ -59,7 +59,7 @@ pub(super) fn run(times: u32, busy: bool, whole: bool) -> Done {
     if survived.is_empty() {
         println!("every mutant was killed {times} times of {times}");
     }
-    Ok(verdict(survived.is_empty()))
+    Ok(conclusion(survived.is_empty()))
 }
 
 /// How many tests there were, and which failed. What these say goes to stderr.

@@ -10,37 +10,37 @@ use syncguard_firestore::gcloud_sdk::google::firestore::v1::{Document, DocumentM
 
 use super::requests::{Requests, names, taking, value, version, write};
 use crate::drive::{Sample, Stopwatch, Worker, drive};
-use crate::workload::{Operation, WANTED, key_text};
+use crate::workload::{WANTED, Workload, key_text};
 
 pub(crate) async fn measure(
     host: &str,
-    operation: Operation,
+    workload: Workload,
     tasks: usize,
     span: Duration,
 ) -> Result<Sample> {
     let requests = Requests::connect(host).await?;
     let holder = LockId::generate()?;
-    if operation == Operation::Refusal {
+    if workload == Workload::Refusal {
         acquire(&requests, WANTED, &holder).await?;
     }
     let (mut workers, mut held) = (Vec::new(), Vec::new());
     for task in 0..tasks {
         let id = LockId::generate()?;
-        if matches!(operation, Operation::Extend | Operation::Lookup) {
+        if matches!(workload, Workload::Extend | Workload::Lookup) {
             acquire(&requests, &key_text(task, 0), &id).await?;
             held.push(id);
         }
         let requests = requests.clone();
         workers.push(Task {
             requests,
-            operation,
+            workload,
             task,
             id,
             next: 0,
         });
     }
     let sample = drive(workers, span).await;
-    if operation == Operation::Refusal {
+    if workload == Workload::Refusal {
         held.push(holder);
     }
     for id in held {
@@ -51,7 +51,7 @@ pub(crate) async fn measure(
 
 struct Task {
     requests: Requests,
-    operation: Operation,
+    workload: Workload,
     task: usize,
     id: LockId,
     next: u64,
@@ -60,16 +60,16 @@ struct Task {
 impl Worker for Task {
     async fn step(&mut self, watch: &mut Stopwatch) -> Result<()> {
         let requests = &self.requests;
-        match self.operation {
-            Operation::Pair => {
+        match self.workload {
+            Workload::Pair => {
                 self.next += 1;
                 let (key, id) = (key_text(self.task, self.next), LockId::generate()?);
                 watch.time(0, acquire(requests, &key, &id)).await?;
                 watch.time(1, release(requests, &id)).await
             }
-            Operation::Extend => watch.time(0, extend(requests, &self.id)).await,
-            Operation::Lookup => watch.time(0, requests.find(&self.id, None)).await.map(drop),
-            Operation::Refusal => {
+            Workload::Extend => watch.time(0, extend(requests, &self.id)).await,
+            Workload::Lookup => watch.time(0, requests.find(&self.id, None)).await.map(drop),
+            Workload::Refusal => {
                 let both = requests.get(names(WANTED).into(), None);
                 let found = watch.time(0, both).await?;
                 ensure!(found.len() == 2, "a held key was free");

@@ -13,7 +13,7 @@ use super::SETTINGS;
 use super::server::fill;
 use super::statements::Statements;
 use crate::drive::{Latency, Sample};
-use crate::workload::{Operation, WANTED};
+use crate::workload::{WANTED, Workload};
 
 pub(crate) struct Pgbench<'a> {
     program: PathBuf,
@@ -42,7 +42,7 @@ impl<'a> Pgbench<'a> {
     /// About as many transactions as take the span at this rate.
     pub(crate) async fn run(
         &self,
-        operation: Operation,
+        workload: Workload,
         rate: f64,
         span: Duration,
         pool: &PgPool,
@@ -54,11 +54,11 @@ impl<'a> Pgbench<'a> {
             lookup,
         } = self.statements;
         let tables = ["syncguard_locks", "syncguard_fence_counters"];
-        let script = match operation {
-            Operation::Pair => format!("{KEY}{ANY_ID}{acquire};\n{release};\n"),
-            Operation::Extend => format!("{OWN_ID}{extend};\n"),
-            Operation::Lookup => format!("{OWN_ID}{lookup};\n"),
-            Operation::Refusal => {
+        let script = match workload {
+            Workload::Pair => format!("{KEY}{ANY_ID}{acquire};\n{release};\n"),
+            Workload::Extend => format!("{OWN_ID}{extend};\n"),
+            Workload::Lookup => format!("{OWN_ID}{lookup};\n"),
+            Workload::Refusal => {
                 let wanted: u64 = WANTED.parse()?;
                 fill(pool, tables, wanted, 1).await?;
                 format!(
@@ -66,7 +66,7 @@ impl<'a> Pgbench<'a> {
                 )
             }
         };
-        if matches!(operation, Operation::Extend | Operation::Lookup) {
+        if matches!(workload, Workload::Extend | Workload::Lookup) {
             fill(pool, tables, 0, u32::try_from(self.clients)?).await?;
         }
         let folder = tempfile::tempdir()?;
@@ -104,16 +104,16 @@ impl<'a> Pgbench<'a> {
             "pgbench failed: {text}\n{}",
             String::from_utf8_lossy(&output.stderr)
         );
-        self.check(operation, pool).await?;
+        self.check(workload, pool).await?;
         let mut sample = parse(&text).with_context(|| format!("pgbench printed {text}"))?;
-        if operation != Operation::Pair {
+        if workload != Workload::Pair {
             sample.latencies[0] = logged(folder.path())?;
         }
         Ok(sample)
     }
 
     /// Whether the statements did there what they are measured for.
-    async fn check(&self, operation: Operation, pool: &PgPool) -> Result<()> {
+    async fn check(&self, workload: Workload, pool: &PgPool) -> Result<()> {
         let locks: i64 = sqlx::query_scalar("SELECT count(*) FROM syncguard_locks")
             .fetch_one(pool)
             .await?;
@@ -123,14 +123,14 @@ impl<'a> Pgbench<'a> {
         .fetch_one(pool)
         .await?;
         let clients = i64::try_from(self.clients)?;
-        let sound = match operation {
-            Operation::Pair => locks == 0 && fences >= 10 * clients,
-            Operation::Extend | Operation::Lookup => locks == clients,
-            Operation::Refusal => locks == 1 && fences == 1,
+        let sound = match workload {
+            Workload::Pair => locks == 0 && fences >= 10 * clients,
+            Workload::Extend | Workload::Lookup => locks == clients,
+            Workload::Refusal => locks == 1 && fences == 1,
         };
         ensure!(
             sound,
-            "after {operation:?} by pgbench: {locks} locks, {fences} fences"
+            "after {workload:?} by pgbench: {locks} locks, {fences} fences"
         );
         Ok(())
     }

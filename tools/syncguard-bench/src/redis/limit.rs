@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd};
 use syncguard_testkit::install;
 
-use super::scripts::{Call, Flavour, Names, script};
+use super::scripts::{Flavour, Names, Step, script};
 use super::server::fill;
 use crate::drive::{Latency, Sample};
 use crate::workload::WANTED;
@@ -30,11 +30,11 @@ impl Limit {
     pub(crate) async fn acquire(&self, connection: &mut MultiplexedConnection) -> Result<Sample> {
         super::flush(connection).await?;
         let names = Names::of(RANDOM);
-        let (mut keys, arguments) = names.words(Flavour::Ours, Call::Acquire);
+        let (mut keys, arguments) = names.words(Flavour::Ours, Step::Acquire);
         // Counters are there already, as they are for keys that were locked before.
         keys[2] = Names::of(WANTED).fence();
         let sample = self
-            .run(connection, Call::Acquire, (keys, arguments), EVER_NEW)
+            .run(connection, Step::Acquire, (keys, arguments), EVER_NEW)
             .await?;
         let stored: u32 = cmd("DBSIZE").query_async(connection).await?;
         // A lock and an index of each, and the counter.
@@ -51,9 +51,9 @@ impl Limit {
         let locks = self.requests * SPARE;
         fill(connection, 0, locks, WANTED, false).await?;
         let keys = vec![Names::of(RANDOM).index()];
-        let (_, arguments) = Names::of(WANTED).words(Flavour::Ours, Call::Release);
+        let (_, arguments) = Names::of(WANTED).words(Flavour::Ours, Step::Release);
         let sample = self
-            .run(connection, Call::Release, (keys, arguments), locks.into())
+            .run(connection, Step::Release, (keys, arguments), locks.into())
             .await?;
         let stored: u32 = cmd("DBSIZE").query_async(connection).await?;
         let released = (locks * 2 - stored) / 2;
@@ -66,11 +66,11 @@ impl Limit {
     }
 
     pub(crate) async fn extend(&self, connection: &mut MultiplexedConnection) -> Result<Sample> {
-        self.of_a_held_lock(connection, Call::Extend).await
+        self.of_a_held_lock(connection, Step::Extend).await
     }
 
     pub(crate) async fn lookup(&self, connection: &mut MultiplexedConnection) -> Result<Sample> {
-        self.of_a_held_lock(connection, Call::Lookup).await
+        self.of_a_held_lock(connection, Step::Lookup).await
     }
 
     pub(crate) async fn refusal(&self, connection: &mut MultiplexedConnection) -> Result<Sample> {
@@ -80,29 +80,29 @@ impl Limit {
             id: Names::of(RANDOM).id,
             ..Names::of(WANTED)
         };
-        let words = other.words(Flavour::Ours, Call::Refusal);
-        self.run(connection, Call::Refusal, words, EVER_NEW).await
+        let words = other.words(Flavour::Ours, Step::Refusal);
+        self.run(connection, Step::Refusal, words, EVER_NEW).await
     }
 
     async fn of_a_held_lock(
         &self,
         connection: &mut MultiplexedConnection,
-        call: Call,
+        step: Step,
     ) -> Result<Sample> {
         super::flush(connection).await?;
         hold(connection).await?;
-        let words = Names::of(WANTED).words(Flavour::Ours, call);
-        self.run(connection, call, words, 1).await
+        let words = Names::of(WANTED).words(Flavour::Ours, step);
+        self.run(connection, step, words, 1).await
     }
 
     async fn run(
         &self,
         connection: &mut MultiplexedConnection,
-        call: Call,
+        step: Step,
         (keys, arguments): (Vec<String>, Vec<String>),
         random: u64,
     ) -> Result<Sample> {
-        let digest = script(Flavour::Ours, call).get_hash().to_owned();
+        let digest = script(Flavour::Ours, step).get_hash().to_owned();
         let known: Vec<bool> = cmd("SCRIPT")
             .arg("EXISTS")
             .arg(&digest)
@@ -157,8 +157,8 @@ fn parse(text: &str) -> Option<Sample> {
 }
 
 async fn hold(connection: &mut MultiplexedConnection) -> Result<()> {
-    let digest = script(Flavour::Ours, Call::Acquire).get_hash().to_owned();
-    let command = Names::of(WANTED).command(Flavour::Ours, Call::Acquire, &digest);
+    let digest = script(Flavour::Ours, Step::Acquire).get_hash().to_owned();
+    let command = Names::of(WANTED).command(Flavour::Ours, Step::Acquire, &digest);
     let answer: Value = command.query_async(connection).await?;
     ensure!(
         matches!(answer, Value::BulkString(_)),

@@ -8,7 +8,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use rslock::LockManager;
 
-use super::scripts::{Call, Flavour, Names, script};
+use super::scripts::{Flavour, Names, Step, script};
 use crate::drive::{Sample, Stopwatch, Worker, drive, drive_on};
 use crate::server_cpu::ServerCpu;
 use crate::workload::{TTL, key_text};
@@ -55,8 +55,8 @@ impl Worker for BareTask {
     async fn step(&mut self, watch: &mut Stopwatch) -> Result<()> {
         self.next += 1;
         let names = Names::of(&key_text(self.task, self.next));
-        let [acquire, release] = [(Call::Acquire, 0), (Call::Release, 1)]
-            .map(|(call, index)| names.command(Flavour::Ours, call, &self.digests[index]));
+        let [acquire, release] = [(Step::Acquire, 0), (Step::Release, 1)]
+            .map(|(step, index)| names.command(Flavour::Ours, step, &self.digests[index]));
         let granted = acquire.query_async(&mut self.connection);
         let granted: Value = watch.time(0, granted).await?;
         let released = release.query_async(&mut self.connection);
@@ -75,8 +75,8 @@ pub(crate) async fn our_scripts(
 ) -> Result<Sample> {
     let mut connection = connection.clone();
     let mut digests = [String::new(), String::new()];
-    for (digest, call) in digests.iter_mut().zip([Call::Acquire, Call::Release]) {
-        *digest = script(Flavour::Ours, call)
+    for (digest, step) in digests.iter_mut().zip([Step::Acquire, Step::Release]) {
+        *digest = script(Flavour::Ours, step)
             .load_async(&mut connection)
             .await?;
     }

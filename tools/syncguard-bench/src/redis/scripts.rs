@@ -25,7 +25,7 @@ pub(crate) enum Flavour {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Call {
+pub(crate) enum Step {
     Acquire,
     Refusal,
     Extend,
@@ -34,15 +34,15 @@ pub(crate) enum Call {
 }
 
 /// In the order in which they find what they need.
-pub(crate) const CALLS: [Call; 5] = [
-    Call::Acquire,
-    Call::Refusal,
-    Call::Extend,
-    Call::Lookup,
-    Call::Release,
+pub(crate) const STEPS: [Step; 5] = [
+    Step::Acquire,
+    Step::Refusal,
+    Step::Extend,
+    Step::Lookup,
+    Step::Release,
 ];
 
-impl Call {
+impl Step {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
@@ -54,18 +54,18 @@ impl Call {
     }
 }
 
-pub(crate) fn script(flavour: Flavour, call: Call) -> Script {
-    match (flavour, call) {
-        (Flavour::Ours, Call::Acquire | Call::Refusal) => ours!("acquire.lua"),
-        (Flavour::Ours, Call::Release) => ours!("release.lua"),
-        (Flavour::Ours, Call::Extend) => ours!("extend.lua"),
-        (Flavour::Ours, Call::Lookup) => ours!("read_id.lua"),
-        (Flavour::Literal, Call::Acquire | Call::Refusal) => {
+pub(crate) fn script(flavour: Flavour, step: Step) -> Script {
+    match (flavour, step) {
+        (Flavour::Ours, Step::Acquire | Step::Refusal) => ours!("acquire.lua"),
+        (Flavour::Ours, Step::Release) => ours!("release.lua"),
+        (Flavour::Ours, Step::Extend) => ours!("extend.lua"),
+        (Flavour::Ours, Step::Lookup) => ours!("read_id.lua"),
+        (Flavour::Literal, Step::Acquire | Step::Refusal) => {
             Script::new(include_str!("literal/acquire.lua"))
         }
-        (Flavour::Literal, Call::Release) => Script::new(include_str!("literal/release.lua")),
-        (Flavour::Literal, Call::Extend) => Script::new(include_str!("literal/extend.lua")),
-        (Flavour::Literal, Call::Lookup) => Script::new(include_str!("literal/lookup.lua")),
+        (Flavour::Literal, Step::Release) => Script::new(include_str!("literal/release.lua")),
+        (Flavour::Literal, Step::Extend) => Script::new(include_str!("literal/extend.lua")),
+        (Flavour::Literal, Step::Lookup) => Script::new(include_str!("literal/lookup.lua")),
     }
 }
 
@@ -96,34 +96,34 @@ impl Names {
         format!("syncguard:fence:{}", self.lock())
     }
 
-    /// Keys, then arguments, of a call by this id.
-    pub(crate) fn words(&self, flavour: Flavour, call: Call) -> (Vec<String>, Vec<String>) {
+    /// Keys, then arguments, of a step by this id.
+    pub(crate) fn words(&self, flavour: Flavour, step: Step) -> (Vec<String>, Vec<String>) {
         let (id, ttl) = (self.id.clone(), TTL.as_millis().to_string());
         let tolerance = TIME_TOLERANCE_MS.to_string();
-        let keys = match call {
-            Call::Acquire | Call::Refusal => vec![self.lock(), self.index(), self.fence()],
-            Call::Extend | Call::Lookup | Call::Release => vec![self.index()],
+        let keys = match step {
+            Step::Acquire | Step::Refusal => vec![self.lock(), self.index(), self.fence()],
+            Step::Extend | Step::Lookup | Step::Release => vec![self.index()],
         };
         let head = format!("{}{id}{}", lua::BEFORE_ID, lua::BEFORE_EXPIRY);
-        let arguments = match (flavour, call) {
-            (Flavour::Ours, Call::Acquire | Call::Refusal) => {
+        let arguments = match (flavour, step) {
+            (Flavour::Ours, Step::Acquire | Step::Refusal) => {
                 vec![head, format!(r#"{ttl},"key":"{}","fence":""#, self.key)]
             }
-            (Flavour::Ours, Call::Extend) => vec![head, ttl],
-            (Flavour::Ours, Call::Release) => vec![head],
-            (Flavour::Ours, Call::Lookup) => vec![],
-            (Flavour::Literal, Call::Acquire | Call::Refusal) => {
+            (Flavour::Ours, Step::Extend) => vec![head, ttl],
+            (Flavour::Ours, Step::Release) => vec![head],
+            (Flavour::Ours, Step::Lookup) => vec![],
+            (Flavour::Literal, Step::Acquire | Step::Refusal) => {
                 vec![id, ttl, tolerance, self.lock(), self.key.clone()]
             }
-            (Flavour::Literal, Call::Extend) => vec![id, tolerance, ttl],
-            (Flavour::Literal, Call::Release | Call::Lookup) => vec![id, tolerance],
+            (Flavour::Literal, Step::Extend) => vec![id, tolerance, ttl],
+            (Flavour::Literal, Step::Release | Step::Lookup) => vec![id, tolerance],
         };
         (keys, arguments)
     }
 
-    /// The call as a command.
-    pub(crate) fn command(&self, flavour: Flavour, call: Call, digest: &str) -> Cmd {
-        let (keys, arguments) = self.words(flavour, call);
+    /// The step as a command.
+    pub(crate) fn command(&self, flavour: Flavour, step: Step, digest: &str) -> Cmd {
+        let (keys, arguments) = self.words(flavour, step);
         let mut command = cmd("EVALSHA");
         command.arg(digest).arg(keys.len()).arg(keys).arg(arguments);
         command

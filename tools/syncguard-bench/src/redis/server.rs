@@ -7,11 +7,11 @@ use syncguard_core::Locks;
 use syncguard_redis::RedisBackend;
 use syncguard_testkit::RedisServer;
 
-use super::scripts::{CALLS, Call, Flavour, Names, script};
+use super::scripts::{Flavour, Names, STEPS, Step, script};
 use super::{connect, flush};
 use crate::comparison::{Comparison, Target};
 use crate::drive::median;
-use crate::workload::{self, Operation, TTL};
+use crate::workload::{self, TTL, Workload};
 use crate::{Settings, tell};
 
 /// Commands sent at once.
@@ -25,14 +25,14 @@ pub(crate) async fn times(
     connection: &mut MultiplexedConnection,
     settings: &Settings,
 ) -> Result<Vec<Comparison>> {
-    let mut runs = [const { Vec::new() }; CALLS.len()];
+    let mut runs = [const { Vec::new() }; STEPS.len()];
     for flavour in [Flavour::Ours, Flavour::Literal] {
-        for call in CALLS {
-            script(flavour, call).load_async(connection).await?;
+        for step in STEPS {
+            script(flavour, step).load_async(connection).await?;
         }
     }
     for _ in 0..settings.repetitions {
-        let mut samples = [const { (Vec::new(), Vec::new()) }; CALLS.len()];
+        let mut samples = [const { (Vec::new(), Vec::new()) }; STEPS.len()];
         for batch in 0..settings.batches {
             flush(connection).await?;
             // In turn the first: the later of two finds more keys, and a table that grows.
@@ -40,9 +40,9 @@ pub(crate) async fn times(
             if batch % 2 == 1 {
                 flavours.reverse();
             }
-            for (call, (ours, literal)) in CALLS.into_iter().zip(&mut samples) {
+            for (step, (ours, literal)) in STEPS.into_iter().zip(&mut samples) {
                 for flavour in flavours {
-                    let time = time_of(connection, flavour, call, batch).await?;
+                    let time = time_of(connection, flavour, step, batch).await?;
                     match flavour {
                         Flavour::Ours => ours.push(time),
                         Flavour::Literal => literal.push(time),
@@ -54,9 +54,9 @@ pub(crate) async fn times(
             runs.push((median(ours), median(literal)));
         }
     }
-    let compared = CALLS.into_iter().zip(runs).map(|(call, runs)| {
+    let compared = STEPS.into_iter().zip(runs).map(|(step, runs)| {
         Comparison::new(
-            format!("server time of {}", call.name()),
+            format!("server time of {}", step.name()),
             "µs",
             "as specified",
             &runs,
@@ -66,14 +66,14 @@ pub(crate) async fn times(
     compared.collect()
 }
 
-/// Microseconds of one call among some that were sent together.
+/// Microseconds of one step among some that were sent together.
 async fn time_of(
     connection: &mut MultiplexedConnection,
     flavour: Flavour,
-    call: Call,
+    step: Step,
     batch: u32,
 ) -> Result<f64> {
-    let script = script(flavour, call);
+    let script = script(flavour, step);
     let mut batched = pipe();
     for number in 0..BATCH {
         // Each flavour has locks of its own.
@@ -82,27 +82,27 @@ async fn time_of(
             Flavour::Literal => 500_000_000,
         };
         let mut names = Names::of(&format!("{:012}", first + batch * BATCH + number));
-        if call == Call::Refusal {
+        if step == Step::Refusal {
             names.id = "BBBBBBBBBBBBBBBBBBBBBB".to_owned();
         }
-        batched.add_command(names.command(flavour, call, script.get_hash()));
+        batched.add_command(names.command(flavour, step, script.get_hash()));
     }
     cmd("CONFIG")
         .arg("RESETSTAT")
         .exec_async(connection)
         .await?;
     let answers: Vec<Value> = batched.query_async(connection).await?;
-    let expected = |answer: &Value| match call {
+    let expected = |answer: &Value| match step {
         // As specified, or the time until the key is free.
-        Call::Refusal => matches!(answer, Value::Int(0..)),
-        Call::Release => *answer == Value::Int(1),
-        Call::Acquire => matches!(answer, Value::Array(_) | Value::BulkString(_)),
-        Call::Extend => matches!(answer, Value::Array(_) | Value::Int(1..)),
-        Call::Lookup => matches!(answer, Value::BulkString(_)),
+        Step::Refusal => matches!(answer, Value::Int(0..)),
+        Step::Release => *answer == Value::Int(1),
+        Step::Acquire => matches!(answer, Value::Array(_) | Value::BulkString(_)),
+        Step::Extend => matches!(answer, Value::Array(_) | Value::Int(1..)),
+        Step::Lookup => matches!(answer, Value::BulkString(_)),
     };
     ensure!(
         answers.iter().all(expected),
-        "{flavour:?} {call:?} answered otherwise"
+        "{flavour:?} {step:?} answered otherwise"
     );
     evalsha_time(connection).await
 }
@@ -150,7 +150,7 @@ pub(crate) async fn held(
             .arg("RESETSTAT")
             .exec_async(connection)
             .await?;
-        workload::measure(locks, Operation::Pair, TASKS, settings.span * SPANS).await?;
+        workload::measure(locks, Workload::Pair, TASKS, settings.span * SPANS).await?;
         runs.push((evalsha_p999(connection).await?, 500.0));
     }
     let what = format!("a call in the server, {TASKS} tasks, p99.9");

@@ -1,6 +1,6 @@
 //! Histories with one violation each, planted in the midst of ordinary use.
 
-use syncguard_chaos::{Operation, Outcome, check, check_ended};
+use syncguard_chaos::{Invocation, Response, check, check_ended};
 
 use crate::support::{Script, acquire, found, lookup, release, script};
 
@@ -52,9 +52,9 @@ fn two_live_leases() {
 fn what_was_not_applied_is_no_part_of_a_violation() {
     let planted = before()
         .granted(T..T + 2, "a", 101, T + 1, 5_000)
-        .call(T + 3..T + 4, acquire("c", 5_000), Outcome::Failed)
-        .call(T + 5..T + 6, release("a"), Outcome::Failed)
-        .call(T + 7..T + 13, acquire("d", 5_000), Outcome::Failed);
+        .call(T + 3..T + 4, acquire("c", 5_000), Response::Failed)
+        .call(T + 5..T + 6, release("a"), Response::Failed)
+        .call(T + 7..T + 13, acquire("d", 5_000), Response::Failed);
     illegal(
         planted.granted(T + 10..T + 12, "b", 102, T + 11, 5_000),
         "another lease was live",
@@ -237,9 +237,9 @@ fn found_free_although_held() {
     );
     let is_locked = planted
         .clone()
-        .call(T + 5..T + 6, Operation::IsLocked, Outcome::Free);
+        .call(T + 5..T + 6, Invocation::IsLocked, Response::Free);
     illegal(is_locked, "although it was held", 2);
-    let by_id = planted.call(T + 5..T + 6, lookup("a"), Outcome::Free);
+    let by_id = planted.call(T + 5..T + 6, lookup("a"), Response::Free);
     illegal(by_id, "although it was held", 2);
 }
 
@@ -348,12 +348,12 @@ fn one_wrong_answer_among_overlapping_ones() {
 #[test]
 fn an_outcome_of_another_operation() {
     illegal(
-        before().call(T..T + 1, release("a"), Outcome::Free),
+        before().call(T..T + 1, release("a"), Response::Free),
         "does not have",
         1,
     );
     illegal(
-        before().call(T..T + 1, acquire("a", 1), Outcome::Released),
+        before().call(T..T + 1, acquire("a", 1), Response::Released),
         "does not have",
         1,
     );

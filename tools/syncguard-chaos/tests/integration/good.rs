@@ -1,6 +1,6 @@
 //! Histories that are legal, however odd they look.
 
-use syncguard_chaos::{Operation, Outcome, check};
+use syncguard_chaos::{Invocation, Response, check};
 
 use crate::support::{Script, acquire, extend, found, lookup, script};
 
@@ -106,7 +106,7 @@ fn the_holder_asks_again() {
             .call(
                 12..13,
                 acquire("a", 1_000),
-                Outcome::Granted {
+                Response::Granted {
                     fence: 1,
                     expires_at_ms: 5_010,
                 },
@@ -183,7 +183,7 @@ fn a_lost_acquire_is_asked_for_again() {
             .call(
                 60..61,
                 acquire("x", 1_000),
-                Outcome::Granted {
+                Response::Granted {
                     fence: 1,
                     expires_at_ms: 1_010,
                 },
@@ -254,9 +254,9 @@ fn a_call_that_never_returned_is_of_unknown_outcome() {
 fn a_failed_call_did_nothing() {
     legal(
         script()
-            .call(0..1, acquire("x", 60_000), Outcome::Failed)
+            .call(0..1, acquire("x", 60_000), Response::Failed)
             .quiet(10, 1, 1)
-            .call(30..31, extend("x", 1), Outcome::Failed),
+            .call(30..31, extend("x", 1), Response::Failed),
     );
 }
 
@@ -316,7 +316,7 @@ fn many_calls_at_once() {
     let mut crowd = script().granted(0..1, "a", 1, 0, 60_000);
     for client in 0..24 {
         crowd = crowd.locked(2..40, &format!("c{client}"));
-        crowd = crowd.call(2..40, Operation::IsLocked, Outcome::Locked);
+        crowd = crowd.call(2..40, Invocation::IsLocked, Response::Locked);
     }
     legal(crowd.released(20..30, "a").free(50..51));
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BinaryHeap;
 
-use syncguard_chaos::{Call, History, Operation, Outcome, Rng, check};
+use syncguard_chaos::{Call, History, Invocation, Response, Rng, check};
 
 /// How the store is broken, now and then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ struct Store {
 }
 
 impl Store {
-    fn apply(&mut self, operation: &Operation, now_ms: i64, rng: &mut Rng) -> Outcome {
+    fn apply(&mut self, invocation: &Invocation, now_ms: i64, rng: &mut Rng) -> Response {
         let often = match self.flaw {
             // Few ask for what is dead, and fewer notice what was lost.
             Flaw::ExtendsTheDead => 100,
@@ -58,15 +58,15 @@ impl Store {
             .filter(|lock| now_ms < lock.expires_ms + tolerance_ms);
         if flaw == Flaw::ExtendsTheDead && self.lock.is_none() {
             let asked =
-                |lock: &Lock| matches!(operation, Operation::Extend { id, .. } if *id == lock.id);
+                |lock: &Lock| matches!(invocation, Invocation::Extend { id, .. } if *id == lock.id);
             self.lock = self.former.clone().filter(asked);
         }
         let owner = |id: &str, lock: &Option<Lock>| lock.as_ref().is_some_and(|lock| lock.id == id);
-        match operation {
-            Operation::Acquire { id, ttl_ms } => {
+        match invocation {
+            Invocation::Acquire { id, ttl_ms } => {
                 let held = self.lock.as_ref().filter(|lock| lock.id != *id);
                 if held.is_some() && flaw != Flaw::GrantsHeldKeys {
-                    return Outcome::Locked;
+                    return Response::Locked;
                 }
                 if !owner(id, &self.lock) {
                     if flaw != Flaw::ReusesFences || self.counter == 0 {
@@ -80,40 +80,40 @@ impl Store {
                     });
                 }
                 let lock = self.lock.as_ref().expect("just granted");
-                Outcome::Granted {
+                Response::Granted {
                     fence: lock.fence,
                     expires_at_ms: lock.expires_ms,
                 }
             }
-            Operation::Release { id } => {
+            Invocation::Release { id } => {
                 let blind = flaw == Flaw::ReleasesWithoutCompare && self.lock.is_some();
                 if owner(id, &self.lock) || blind {
                     self.lock = None;
-                    Outcome::Released
+                    Response::Released
                 } else {
-                    Outcome::NotHeld
+                    Response::NotHeld
                 }
             }
-            Operation::Extend { id, ttl_ms } => match &mut self.lock {
+            Invocation::Extend { id, ttl_ms } => match &mut self.lock {
                 Some(lock) if lock.id == *id => {
                     if flaw != Flaw::LosesExtensions {
                         lock.expires_ms = now_ms + ttl_ms;
                     }
-                    Outcome::Extended {
+                    Response::Extended {
                         expires_at_ms: now_ms + ttl_ms,
                     }
                 }
-                _ => Outcome::NotHeld,
+                _ => Response::NotHeld,
             },
-            Operation::IsLocked if self.lock.is_some() => Outcome::Locked,
-            Operation::IsLocked => Outcome::Free,
-            Operation::LookupByKey | Operation::LookupById { .. } => {
-                let asked = operation.id();
+            Invocation::IsLocked if self.lock.is_some() => Response::Locked,
+            Invocation::IsLocked => Response::Free,
+            Invocation::LookupByKey | Invocation::LookupById { .. } => {
+                let asked = invocation.id();
                 let found = self
                     .lock
                     .as_ref()
                     .filter(|lock| asked.is_none_or(|id| id == lock.id));
-                found.map_or(Outcome::Free, |lock| Outcome::Found {
+                found.map_or(Response::Free, |lock| Response::Found {
                     key: "k".into(),
                     id: lock.id.clone(),
                     fence: lock.fence,
@@ -134,11 +134,11 @@ struct Client {
 }
 
 impl Client {
-    fn next(&mut self, index: u64, rng: &mut Rng) -> Operation {
+    fn next(&mut self, index: u64, rng: &mut Rng) -> Invocation {
         let ttl_ms = i64::try_from(rng.within(5..400)).unwrap();
         let mut fresh = || {
             self.made += 1;
-            Operation::Acquire {
+            Invocation::Acquire {
                 id: format!("{index}.{}", self.made),
                 ttl_ms,
             }
@@ -152,21 +152,21 @@ impl Client {
             None => return fresh(),
         };
         match choice {
-            0..=2 => Operation::Release { id },
-            3 | 4 => Operation::Extend { id, ttl_ms },
-            5 => Operation::IsLocked,
-            6 => Operation::LookupByKey,
-            7 if self.held.is_some() => Operation::Acquire { id, ttl_ms },
-            7 => Operation::LookupById { id },
+            0..=2 => Invocation::Release { id },
+            3 | 4 => Invocation::Extend { id, ttl_ms },
+            5 => Invocation::IsLocked,
+            6 => Invocation::LookupByKey,
+            7 if self.held.is_some() => Invocation::Acquire { id, ttl_ms },
+            7 => Invocation::LookupById { id },
             _ => fresh(),
         }
     }
 
-    fn learn(&mut self, operation: &Operation, outcome: &Outcome) {
-        let id = operation.id().map(str::to_owned);
-        match outcome {
-            Outcome::Granted { .. } => self.held = id,
-            Outcome::Released | Outcome::NotHeld | Outcome::Unknown if id == self.held => {
+    fn learn(&mut self, invocation: &Invocation, response: &Response) {
+        let id = invocation.id().map(str::to_owned);
+        match response {
+            Response::Granted { .. } => self.held = id,
+            Response::Released | Response::NotHeld | Response::Unknown if id == self.held => {
                 self.former.extend(self.held.take());
             }
             _ => {}
@@ -193,51 +193,51 @@ fn simulate(seed: u64, flaw: Flaw) -> History {
     // What happens next: a client's call, or one of unknown outcome that arrives after all. In
     // microseconds, and told apart by a number; the heap gives the greatest first.
     let mut agenda: BinaryHeap<(i64, u64)> = BinaryHeap::new();
-    let mut late: Vec<Operation> = Vec::new();
+    let mut late: Vec<Invocation> = Vec::new();
     for index in 0..CLIENTS {
         agenda.push((-i64::try_from(rng.within(0..5_000)).unwrap(), index));
     }
     while let Some((at, index)) = agenda.pop() {
         let takes_effect_us = -at;
         if let Some(position) = index.checked_sub(CLIENTS) {
-            let operation = late[usize::try_from(position).unwrap()].clone();
-            store.apply(&operation, takes_effect_us / 1_000, &mut rng);
+            let invocation = late[usize::try_from(position).unwrap()].clone();
+            store.apply(&invocation, takes_effect_us / 1_000, &mut rng);
             continue;
         }
         if history.calls.len() == CALLS {
             continue;
         }
         let client = &mut clients[usize::try_from(index).unwrap()];
-        let operation = client.next(index, &mut rng);
+        let invocation = client.next(index, &mut rng);
         let slow = if rng.percent(3) { 200_000 } else { 3_000 };
         let mut span = || i64::try_from(rng.within(0..slow)).unwrap();
         // The time since the client's last call, of which the request took a part.
         let (sent, reply) = (span() % 900, span());
-        let mut outcome = Outcome::Unknown;
-        let mut after = |operation: Operation, delay_us: u64, agenda: &mut BinaryHeap<_>| {
+        let mut response = Response::Unknown;
+        let mut after = |invocation: Invocation, delay_us: u64, agenda: &mut BinaryHeap<_>| {
             let delay_us = i64::try_from(delay_us).unwrap();
             agenda.push((at - delay_us, CLIENTS + u64::try_from(late.len()).unwrap()));
-            late.push(operation);
+            late.push(invocation);
         };
         if !rng.percent(lossy) {
-            outcome = store.apply(&operation, takes_effect_us / 1_000, &mut rng);
+            response = store.apply(&invocation, takes_effect_us / 1_000, &mut rng);
         } else if rng.percent(40) {
-            let _ = store.apply(&operation, takes_effect_us / 1_000, &mut rng);
+            let _ = store.apply(&invocation, takes_effect_us / 1_000, &mut rng);
         } else if rng.percent(60) {
-            after(operation.clone(), rng.within(0..300_000), &mut agenda);
+            after(invocation.clone(), rng.within(0..300_000), &mut agenda);
         }
-        if let (Outcome::Unknown, Operation::Acquire { id, .. }) = (&outcome, &operation) {
-            let give_back = Operation::Release { id: id.clone() };
+        if let (Response::Unknown, Invocation::Acquire { id, .. }) = (&response, &invocation) {
+            let give_back = Invocation::Release { id: id.clone() };
             after(give_back, rng.within(0..500_000), &mut agenda);
         }
-        client.learn(&operation, &outcome);
+        client.learn(&invocation, &response);
         history.calls.push(Call {
             client: u32::try_from(index).unwrap(),
             invoked_us: takes_effect_us - sent,
             returned_us: Some(takes_effect_us + reply),
             key: "k".into(),
-            operation,
-            outcome,
+            invocation,
+            response,
         });
         let pause = i64::try_from(rng.within(1_000..20_000)).unwrap();
         agenda.push((at - reply - pause, index));

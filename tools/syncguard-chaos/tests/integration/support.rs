@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use syncguard_chaos::{Call, History, Operation, Outcome};
+use syncguard_chaos::{Call, History, Invocation, Response};
 
 pub(crate) const KEY: &str = "k";
 
@@ -15,16 +15,21 @@ pub(crate) fn script() -> Script {
 }
 
 impl Script {
-    pub(crate) fn call(mut self, span: Range<i64>, operation: Operation, outcome: Outcome) -> Self {
-        let id = operation.id().unwrap_or("reader");
+    pub(crate) fn call(
+        mut self,
+        span: Range<i64>,
+        invocation: Invocation,
+        response: Response,
+    ) -> Self {
+        let id = invocation.id().unwrap_or("reader");
         let client = id.bytes().map(u32::from).sum();
         self.0.calls.push(Call {
             client,
             invoked_us: span.start * 1_000,
             returned_us: Some(span.end * 1_000),
             key: KEY.into(),
-            operation,
-            outcome,
+            invocation,
+            response,
         });
         self
     }
@@ -39,54 +44,54 @@ impl Script {
         ttl_ms: i64,
     ) -> Self {
         let expires_at_ms = at + ttl_ms;
-        let outcome = Outcome::Granted {
+        let response = Response::Granted {
             fence,
             expires_at_ms,
         };
-        self.call(span, acquire(id, ttl_ms), outcome)
+        self.call(span, acquire(id, ttl_ms), response)
     }
 
     pub(crate) fn locked(self, span: Range<i64>, id: &str) -> Self {
-        self.call(span, acquire(id, 1_000), Outcome::Locked)
+        self.call(span, acquire(id, 1_000), Response::Locked)
     }
 
     pub(crate) fn lost_acquire(self, span: Range<i64>, id: &str, ttl_ms: i64) -> Self {
-        self.call(span, acquire(id, ttl_ms), Outcome::Unknown)
+        self.call(span, acquire(id, ttl_ms), Response::Unknown)
     }
 
     pub(crate) fn released(self, span: Range<i64>, id: &str) -> Self {
-        self.call(span, release(id), Outcome::Released)
+        self.call(span, release(id), Response::Released)
     }
 
     pub(crate) fn release_not_held(self, span: Range<i64>, id: &str) -> Self {
-        self.call(span, release(id), Outcome::NotHeld)
+        self.call(span, release(id), Response::NotHeld)
     }
 
     pub(crate) fn lost_release(self, span: Range<i64>, id: &str) -> Self {
-        self.call(span, release(id), Outcome::Unknown)
+        self.call(span, release(id), Response::Unknown)
     }
 
     pub(crate) fn extended(self, span: Range<i64>, id: &str, at: i64, ttl_ms: i64) -> Self {
-        let outcome = Outcome::Extended {
+        let response = Response::Extended {
             expires_at_ms: at + ttl_ms,
         };
-        self.call(span, extend(id, ttl_ms), outcome)
+        self.call(span, extend(id, ttl_ms), response)
     }
 
     pub(crate) fn extend_not_held(self, span: Range<i64>, id: &str) -> Self {
-        self.call(span, extend(id, 1_000), Outcome::NotHeld)
+        self.call(span, extend(id, 1_000), Response::NotHeld)
     }
 
     pub(crate) fn lost_extend(self, span: Range<i64>, id: &str, ttl_ms: i64) -> Self {
-        self.call(span, extend(id, ttl_ms), Outcome::Unknown)
+        self.call(span, extend(id, ttl_ms), Response::Unknown)
     }
 
     pub(crate) fn found(self, span: Range<i64>, id: &str, fence: u64, lease: Range<i64>) -> Self {
-        self.call(span, Operation::LookupByKey, found(KEY, id, fence, lease))
+        self.call(span, Invocation::LookupByKey, found(KEY, id, fence, lease))
     }
 
     pub(crate) fn free(self, span: Range<i64>) -> Self {
-        self.call(span, Operation::LookupByKey, Outcome::Free)
+        self.call(span, Invocation::LookupByKey, Response::Free)
     }
 
     /// Uneventful use of the key, `cycles` times, 10 ms each.
@@ -105,30 +110,30 @@ impl Script {
     }
 }
 
-pub(crate) fn acquire(id: &str, ttl_ms: i64) -> Operation {
-    Operation::Acquire {
+pub(crate) fn acquire(id: &str, ttl_ms: i64) -> Invocation {
+    Invocation::Acquire {
         id: id.into(),
         ttl_ms,
     }
 }
 
-pub(crate) fn release(id: &str) -> Operation {
-    Operation::Release { id: id.into() }
+pub(crate) fn release(id: &str) -> Invocation {
+    Invocation::Release { id: id.into() }
 }
 
-pub(crate) fn extend(id: &str, ttl_ms: i64) -> Operation {
-    Operation::Extend {
+pub(crate) fn extend(id: &str, ttl_ms: i64) -> Invocation {
+    Invocation::Extend {
         id: id.into(),
         ttl_ms,
     }
 }
 
-pub(crate) fn lookup(id: &str) -> Operation {
-    Operation::LookupById { id: id.into() }
+pub(crate) fn lookup(id: &str) -> Invocation {
+    Invocation::LookupById { id: id.into() }
 }
 
-pub(crate) fn found(key: &str, id: &str, fence: u64, lease: Range<i64>) -> Outcome {
-    Outcome::Found {
+pub(crate) fn found(key: &str, id: &str, fence: u64, lease: Range<i64>) -> Response {
+    Response::Found {
         key: key.into(),
         id: id.into(),
         fence,

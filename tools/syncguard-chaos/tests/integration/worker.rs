@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use syncguard_chaos::{
-    Broken, Call, History, Mutant, Operation, Outcome, Recorder, Work, check, check_ended, now_us,
-    read_calls, seen, wall_clock_offset_us, work,
+    Broken, Call, History, Invocation, Mutant, Recorder, Response, Work, check, check_ended,
+    now_us, read_calls, seen, wall_clock_offset_us, work,
 };
 use syncguard_core::backend::LockBackend;
 use syncguard_core::{Fence, LockKey, Locks};
@@ -44,14 +44,14 @@ async fn run<B: LockBackend<Fence = Fence> + Clone>(backend: B) -> History {
     let mut calls = read_calls(recorded.as_slice()).unwrap();
     for key in &keys {
         let invoked_us = now_us();
-        let outcome = seen(locks.get_by_key_raw(key).await.unwrap().as_ref());
+        let response = seen(locks.get_by_key_raw(key).await.unwrap().as_ref());
         calls.push(Call {
             client: 0,
             invoked_us,
             returned_us: Some(now_us()),
             key: key.as_str().into(),
-            operation: Operation::LookupByKey,
-            outcome,
+            invocation: Invocation::LookupByKey,
+            response,
         });
     }
     History {
@@ -69,9 +69,9 @@ async fn a_correct_store_is_legal_and_left_free() {
     assert!(violations.is_empty(), "{}", violations[0]);
     // It was worth looking at.
     let count = |is: fn(&Call) -> bool| history.calls.iter().filter(|call| is(call)).count();
-    let granted = count(|call| matches!(call.outcome, Outcome::Granted { .. }));
-    let refused = count(|call| call.outcome == Outcome::Locked);
-    let not_held = count(|call| call.outcome == Outcome::NotHeld);
+    let granted = count(|call| matches!(call.response, Response::Granted { .. }));
+    let refused = count(|call| call.response == Response::Locked);
+    let not_held = count(|call| call.response == Response::NotHeld);
     let seen = [granted, refused, not_held];
     assert!(seen.iter().all(|count| *count > 10), "{seen:?}");
 }
@@ -100,16 +100,16 @@ async fn every_mutant_is_found_out() {
 fn a_record_cut_short_leaves_its_last_call_unknown() {
     let sink = Sink::default();
     let recorder = Recorder::new(sink.clone());
-    let first = recorder.made(1, "k", Operation::IsLocked).unwrap();
-    recorder.returned(first, Outcome::Free).unwrap();
-    recorder.made(1, "k", Operation::LookupByKey).unwrap();
+    let first = recorder.made(1, "k", Invocation::IsLocked).unwrap();
+    recorder.returned(first, Response::Free).unwrap();
+    recorder.made(1, "k", Invocation::LookupByKey).unwrap();
     let recorded = sink.0.lock().unwrap().clone();
     let calls = read_calls(recorded.as_slice()).unwrap();
     assert_eq!(calls.len(), 2);
-    assert_eq!(calls[0].outcome, Outcome::Free);
+    assert_eq!(calls[0].response, Response::Free);
     assert!(calls[0].returned_us.unwrap() >= calls[0].invoked_us);
     assert_eq!(
-        (calls[1].returned_us, &calls[1].outcome),
-        (None, &Outcome::Unknown)
+        (calls[1].returned_us, &calls[1].response),
+        (None, &Response::Unknown)
     );
 }
