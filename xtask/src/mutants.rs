@@ -11,7 +11,8 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
 use self::survivors::PAGE;
-use crate::step::{announced, cargo, workspace};
+use crate::step::{announced, cargo, run_tests, workspace};
+use crate::tally::Tally;
 use crate::{Conclusion, Done};
 
 mod by_hand;
@@ -26,6 +27,10 @@ const FILES: &[&str] = &[
     "crates/syncguard-memory/src/backend.rs",
     "crates/syncguard-core/src/time.rs",
 ];
+
+/// The suite on memory is the test: not the tests beside the code.
+const SUITE: &str = "syncguard-conformance";
+const SUITE_TESTS: [&str; 3] = ["--test", "integration", "memory::"];
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -80,11 +85,18 @@ pub(crate) fn run(options: &Options) -> Done {
     if !options.afresh {
         command.arg("--iterate");
     }
-    // The suite on memory is the test: not the tests beside the code.
+    // Its own first run would be of the mutated packages' tests, and none has the name of the suite's.
+    let mut unmutated = cargo(["test", "--package", SUITE]);
+    unmutated.args(SUITE_TESTS);
+    let suite = run_tests("the suite without a mutant", unmutated, Tally::from_libtest)?;
+    anyhow::ensure!(
+        suite.passed > 0 && suite.failed == 0,
+        "the suite does not pass without a mutant: {suite}"
+    );
     command
-        .args(["--test-package", "syncguard-conformance"])
-        .args(["--baseline", "run", "--"])
-        .args(["--test", "integration", "memory::"]);
+        .args(["--test-package", SUITE])
+        .args(["--baseline", "skip", "--"])
+        .args(SUITE_TESTS);
     let limit = Duration::from_secs(options.minutes.saturating_mul(60));
     let status = wait_for(command.spawn()?, limit)?;
     let output = workspace().join("target/mutants.out");
