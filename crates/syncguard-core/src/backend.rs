@@ -43,7 +43,7 @@ pub use crate::results::FailureReason;
 pub use crate::storage_key::{
     make_fence_key, make_hashed_storage_key, make_storage_key, prefix_end,
 };
-pub use crate::time::{TIME_TOLERANCE_MS, is_live, redis_server_time_ms};
+pub use crate::time::{TIME_TOLERANCE_MS, is_live};
 
 /// Default of [`operation_timeout`](crate::LocksBuilder::operation_timeout).
 pub const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(5);

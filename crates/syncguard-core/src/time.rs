@@ -14,9 +14,3 @@ pub const TIME_TOLERANCE_MS: i64 = 1_000;
 pub const fn is_live(expires_at_ms: i64, now_ms: i64, tolerance_ms: i64) -> bool {
     expires_at_ms > now_ms.saturating_sub(tolerance_ms)
 }
-
-/// Milliseconds from the two numbers of Redis's `TIME`: seconds, and microseconds within them.
-#[must_use]
-pub const fn redis_server_time_ms(seconds: i64, microseconds: i64) -> i64 {
-    seconds * 1_000 + microseconds / 1_000
-}

@@ -1,14 +1,14 @@
 //! Listings, by `SCAN`.
 
 use fred::types::Value;
-use syncguard_core::backend::{ListPage, ListPosition, ListRequest, redis_server_time_ms};
+use syncguard_core::backend::{ListPage, ListPosition, ListRequest};
 use syncguard_core::list::KeyPrefix;
 use syncguard_core::{ErrorCode, LockError, LockInfoDebug};
 
 use crate::error::MISSING_PERMISSION;
 use crate::names::Names;
 use crate::record::Reading;
-use crate::wire::script::{LIST, unexpected};
+use crate::wire::script::{LIST, server_time_ms, unexpected};
 use crate::wire::{Clients, ScriptCall};
 
 /// How many entries one page reads: enough that few pages are empty, and not so many that other clients wait.
@@ -67,7 +67,7 @@ impl Found {
             Some((pair[0].as_string()?, pair[1].as_string()?))
         });
         Some(Self {
-            now_ms: redis_server_time_ms(seconds, microseconds),
+            now_ms: server_time_ms(seconds, microseconds),
             stored: pairs.collect(),
             next: Position {
                 cursor: text(cursor)?,

@@ -1,9 +1,7 @@
 //! Golden values of the TypeScript original: what it stores and shows, byte for byte.
 
 use serde_json::Value;
-use syncguard_core::backend::{
-    format_fence, is_live, make_fence_key, make_storage_key, redis_server_time_ms,
-};
+use syncguard_core::backend::{format_fence, is_live, make_fence_key, make_storage_key};
 use syncguard_core::{ErrorCode, LockError, LockId, LockKey, hash_key};
 
 /// Checks every entry of a section; `check` gets the entry and asserts on it.
@@ -126,18 +124,6 @@ fn liveness_matches() {
         assert_eq!(
             is_live(expires, now, tolerance),
             entry["live"].as_bool().unwrap(),
-            "{entry}"
-        );
-    });
-}
-
-#[test]
-fn redis_time_matches() {
-    each("redisTime", 5, |entry| {
-        let [seconds, micros] = [0, 1].map(|part| number(&entry["input"][part]));
-        assert_eq!(
-            redis_server_time_ms(seconds, micros),
-            number(&entry["ms"]),
             "{entry}"
         );
     });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fred::bytes_utils::Str;
 use fred::types::Value;
-use syncguard_core::backend::{AcquireResult, FailureReason, redis_server_time_ms};
+use syncguard_core::backend::{AcquireResult, FailureReason};
 use syncguard_core::{ErrorCode, ExtendResult, Fence, LockError, LockId, ReleaseResult};
 
 use crate::lua::{
@@ -167,8 +167,13 @@ fn reading(text: &str) -> Option<Reading> {
     let (microseconds, value) = rest.split_once(' ')?;
     Some(Reading {
         value: value.to_owned(),
-        now_ms: redis_server_time_ms(seconds.parse().ok()?, microseconds.parse().ok()?),
+        now_ms: server_time_ms(seconds.parse().ok()?, microseconds.parse().ok()?),
     })
+}
+
+/// Milliseconds from the two numbers of the server's `TIME`: seconds, and microseconds within them.
+pub(crate) const fn server_time_ms(seconds: i64, microseconds: i64) -> i64 {
+    seconds * 1_000 + microseconds / 1_000
 }
 
 pub(crate) fn unexpected() -> LockError {
@@ -187,6 +192,21 @@ mod tests {
 
     fn acquired_for_id(reply: Value) -> Result<AcquireResult, LockError> {
         acquired(reply, &LockId::parse(ID).unwrap())
+    }
+
+    #[test]
+    fn microseconds_beyond_a_millisecond_do_not_count() {
+        // As in the TypeScript original.
+        let times = [
+            (1_700_000_000, 0, 1_700_000_000_000),
+            (1_700_000_000, 999, 1_700_000_000_000),
+            (1_700_000_000, 1_000, 1_700_000_000_001),
+            (1_700_000_000, 999_999, 1_700_000_000_999),
+            (0, 123_456, 123),
+        ];
+        for (seconds, microseconds, ms) in times {
+            assert_eq!(server_time_ms(seconds, microseconds), ms);
+        }
     }
 
     #[test]
