@@ -95,9 +95,9 @@ pub(crate) fn run(options: &Options) -> Done {
     Ok(tally.conclusion())
 }
 
-/// Runs the suite on these stores and prints the matrix.
-pub(crate) fn run_on(stores: &[Store]) -> Result<Tally> {
-    Ok(tally(&matrix_of(stores, None)?))
+/// Runs the cases with this in their names on these stores and prints the matrix.
+pub(crate) fn run_on(stores: &[Store], part: &str) -> Result<Tally> {
+    Ok(tally(&matrix_of(stores, Some(part))?))
 }
 
 fn matrix_of(stores: &[Store], filter: Option<&str>) -> Result<Matrix> {

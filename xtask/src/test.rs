@@ -10,11 +10,14 @@ use crate::step::{cargo, cargo_has, run_saying, run_tests};
 use crate::tally::Tally;
 use crate::{Conclusion, Done, chaos, conformance};
 
+/// The cases with which the command is tried on each store: the tests of each store's crate run them all.
+const SUITE_PART: &str = "acquire::";
+
 /// Long enough for every kind of fault.
 const CHAOS_SECONDS: u64 = 10;
 
 /// Tests at once for each core: nearly all of their time is waiting.
-const TESTS_PER_CORE: usize = 4;
+const TESTS_PER_CORE: usize = 6;
 
 /// The result of each step.
 type Results = Vec<(&'static str, Tally)>;
@@ -37,7 +40,10 @@ pub(crate) fn all() -> Result<Results> {
         ),
         ("documentation tests", documentation(&variables)?),
         ("quickstart on each store", quickstart(&stores)?),
-        ("conformance", conformance::run_on(&stores)?),
+        (
+            "conformance command on each store",
+            conformance::run_on(&stores, SUITE_PART)?,
+        ),
         ("chaos on each store", chaos::run_all(CHAOS_SECONDS)),
     ])
 }
