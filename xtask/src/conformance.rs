@@ -138,11 +138,9 @@ async fn run_suites(stores: &[Store], filter: Option<&str>) -> Matrix {
         let suite = (backend.conformance)(store.address.clone(), options);
         suites.spawn(async move { (backend, suite.await) });
     }
-    eprintln!(
-        "==> the suite of {} cases on {} stores",
-        cases().len(),
-        suites.len()
-    );
+    let mut chosen = cases();
+    chosen.retain(|case| filter.is_none_or(|part| case.name.contains(part)));
+    eprintln!("==> {} cases on {} stores", chosen.len(), suites.len());
     let mut progress = tokio::time::interval_at((started + PROGRESS).into(), PROGRESS);
     loop {
         tokio::select! {
