@@ -1,7 +1,9 @@
 //! [`suite!`](crate::suite): one test per case.
 
+use std::ffi::OsStr;
+use std::fs::File;
 use std::future::Future;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::sync::Arc;
 
 use crate::erased::Erased;
@@ -29,7 +31,8 @@ use crate::{Bench, DEFAULT_CASE_TIMEOUT, Harness, Outcome};
 /// ```
 ///
 /// A case that does not apply says so on stderr, whether or not output is captured. With
-/// `SYNCGUARD_CONFORMANCE_SKIPS=deny` in the environment, its test fails.
+/// `SYNCGUARD_CONFORMANCE_SKIPS=deny` in the environment, its test fails. Any other value is the path of a file, to which
+/// the test adds a line.
 #[macro_export]
 macro_rules! suite {
     ($harness:expr $(,)?) => {
@@ -89,10 +92,20 @@ pub fn __run_test<H: Harness>(name: &str, case: &str, harness: impl Future<Outpu
         Ok(Outcome::Passed) => {}
         // Not by `eprintln!`: the test harness would capture that.
         Ok(Outcome::Skipped(reason)) => {
-            let deny = std::env::var_os(SKIPS).is_some_and(|value| value == "deny");
-            assert!(!deny, "{name} was skipped, and {SKIPS} is `deny`: {reason}");
-            let _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
+            let line = format!("skipped: {name}: {reason}\n");
+            match std::env::var_os(SKIPS) {
+                Some(value) if value == "deny" => panic!("{SKIPS} is `deny`, and {line}"),
+                Some(path) => append(&path, &line).expect("a file for skipped cases"),
+                None => {}
+            }
+            let _ = std::io::stderr().write_all(line.as_bytes());
         }
         Err(failure) => panic!("{name} [{}]: {failure}", case.info.clauses.join(" ")),
     }
+}
+
+/// Adds a line to a file that other processes add lines to.
+fn append(path: &OsStr, line: &str) -> io::Result<()> {
+    let mut file = File::options().append(true).create(true).open(path)?;
+    file.write_all(line.as_bytes())
 }

@@ -72,7 +72,7 @@ async fn the_json_has_the_published_shape() {
 
 /// A store with nothing to set a fence counter by.
 #[derive(Default)]
-struct Plain(MemoryBackend);
+pub(crate) struct Plain(MemoryBackend);
 
 impl Harness for Plain {
     type Backend = MemoryBackend;
