@@ -7,6 +7,8 @@ use anyhow::Result;
 use syncguard_chaos::{Fault, Strike, now_us, schedule};
 use syncguard_testkit::{FaultProxy, Faults, Server, Struck};
 
+use super::store::Store;
+
 pub(super) const PROGRESS: Duration = Duration::from_secs(5);
 
 /// An injected fault.
@@ -26,18 +28,18 @@ impl Blow {
     }
 }
 
-/// Injects faults for some time.
+/// Injects the store's faults for some time.
 pub(super) fn strike(
+    store: &Store,
     server: &mut dyn Server,
     proxy: &FaultProxy,
-    kinds: &[Fault],
     seed: u64,
     time: Duration,
 ) -> Result<Vec<Blow>> {
     let started = Instant::now();
     let mut blows = Vec::new();
     let mut told = started;
-    for strike in schedule(seed, kinds) {
+    for strike in schedule(seed, store.faults) {
         if started.elapsed() + strike.after + strike.lasts > time {
             break;
         }
@@ -54,7 +56,11 @@ pub(super) fn strike(
         if told.elapsed() >= PROGRESS {
             told = Instant::now();
             let (time, latest) = (started.elapsed(), strike.fault);
-            eprintln!("    {time:.0?}: {} faults, the last: {latest}", blows.len());
+            eprintln!(
+                "    {}, {time:.0?}: {} faults, the last: {latest}",
+                store.name,
+                blows.len()
+            );
         }
     }
     thread::sleep(time.saturating_sub(started.elapsed()));

@@ -78,7 +78,12 @@ pub(super) fn disturb(store: &Store, address: &str, settings: Settings) -> Resul
         });
         if told.elapsed() >= PROGRESS {
             told = Instant::now();
-            eprintln!("    {:.0?}: {} faults", started.elapsed(), blows.len());
+            eprintln!(
+                "    {}, {:.0?}: {} faults",
+                store.name,
+                started.elapsed(),
+                blows.len()
+            );
         }
     }
     thread::sleep(time.saturating_sub(started.elapsed()));

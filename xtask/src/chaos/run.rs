@@ -82,7 +82,9 @@ pub(super) fn run(store: &Store, settings: Settings) -> Done {
     if let Site::File(_) = site {
         runtime.block_on(processes::ensure_sound(&direct))?;
     }
-    let violations = announced("check the history", || Ok(check_ended(&history)))?;
+    let violations = announced(&format!("check the history of {}", store.name), || {
+        Ok(check_ended(&history))
+    })?;
     report(&Report {
         store,
         settings,
@@ -121,7 +123,7 @@ fn disturb(store: &Store, server: &mut dyn Server, settings: Settings) -> Result
             })
         })
         .collect::<Result<Vec<_>>>()?;
-    let blows = strike(server, &proxy, store.faults, settings.seed, time)?;
+    let blows = strike(store, server, &proxy, settings.seed, time)?;
     let deadline = Instant::now() + AFTERMATH + WORKERS_END_WITHIN;
     let workers = workers
         .into_iter()
