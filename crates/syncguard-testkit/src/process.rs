@@ -17,8 +17,8 @@ use crate::install::on_path;
 
 /// Time between two checks of a server that is starting or stopping.
 const POLL: Duration = Duration::from_millis(10);
-/// How long killed children may take to end.
-const ORPHANS_END: Duration = Duration::from_secs(5);
+/// How long a signal may take to have its effect.
+const SIGNALLED: Duration = Duration::from_secs(5);
 /// How many lines of a server's log an error quotes when the server fails to start.
 const LOG_TAIL_LINES: usize = 15;
 
@@ -91,10 +91,16 @@ impl Process {
 
     /// Stops the server and its children (`SIGSTOP`), so that they no longer answer.
     pub(crate) fn pause(&self) -> Result<()> {
-        // The parent first, so that it starts no more children.
-        self.signal(Signal::STOP)?;
-        signal_all(&descendants(self.pid()), Signal::STOP);
+        signal_all(&self.stopped()?, Signal::STOP);
         Ok(())
+    }
+
+    /// Stops the server alone, so that it starts no more children, and lists those that it has.
+    fn stopped(&self) -> Result<Vec<Pid>> {
+        self.signal(Signal::STOP)?;
+        let pid = Pid::from_child(&self.child);
+        wait_while(|| stat_field(pid, 0).is_some_and(|state| state != "T" && state != "Z"));
+        Ok(descendants(self.pid()))
     }
 
     /// Continues the server and its children (`SIGCONT`).
@@ -128,15 +134,13 @@ impl Process {
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
         }
-        let children = descendants(self.pid());
+        // It has not ended, so a signal reaches it.
+        let children = self.stopped().unwrap_or_default();
         let _ = self.child.kill();
         signal_all(&children, Signal::KILL);
         let _ = self.child.wait();
         // Another process inherits the orphans, so we cannot wait for them and poll instead.
-        let started = Instant::now();
-        while children.iter().any(|pid| runs(*pid)) && started.elapsed() < ORPHANS_END {
-            thread::sleep(POLL);
-        }
+        wait_while(|| children.iter().any(|pid| runs(*pid)));
     }
 
     fn log_tail(&self) -> String {
@@ -226,6 +230,14 @@ fn descendants(pid: u32) -> Vec<Pid> {
         next += 1;
     }
     family.into_iter().skip(1).collect()
+}
+
+/// Waits for the effect of a signal.
+fn wait_while(condition: impl Fn() -> bool) {
+    let started = Instant::now();
+    while condition() && started.elapsed() < SIGNALLED {
+        thread::sleep(POLL);
+    }
 }
 
 /// Whether a process runs: it exists and is no zombie.

@@ -2,7 +2,9 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::time::Duration;
+use std::{fs, thread};
 
 use syncguard_testkit::{CommandServer, Server};
 
@@ -70,4 +72,22 @@ fn a_program_that_ends_or_is_not_there_is_an_error_that_says_so() {
     assert!(error.to_string().contains("out of order"), "{error:#}");
     let error = start("no-such-server", &[]).unwrap_err();
     assert!(format!("{error:#}").contains("no-such-server"), "{error:#}");
+}
+
+#[test]
+fn a_child_that_starts_during_the_kill_is_killed_too() {
+    for round in 0..3 {
+        let name = format!("survivors-{}-{round}", std::process::id());
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let script = format!("while :; do (sleep 1; echo >> {}) & done", file.display());
+        let arguments = move |_, _: &Path| vec!["-c".into(), script.clone().into()];
+        let mut server = CommandServer::start("sh", arguments, |_| true, LONG).unwrap();
+        thread::sleep(Duration::from_millis(200));
+        server.kill();
+        let lines = || fs::read(&file).map_or(0, |text| text.len());
+        let before = lines();
+        thread::sleep(Duration::from_secs(2));
+        assert_eq!(lines(), before, "children that still ran");
+        let _ = fs::remove_file(&file);
+    }
 }
