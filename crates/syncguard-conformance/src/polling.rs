@@ -5,7 +5,10 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::{join_all, maybe_done};
+use futures_util::future::{MaybeDone, join_all, maybe_done};
+use tokio::time::timeout;
+
+use crate::Outcome;
 
 /// Polls a future up to `times` times, when it is woken, and then drops it. Returns its output if it ended
 /// before.
@@ -37,57 +40,95 @@ pub(crate) async fn poll_up_to<F: Future>(
 }
 
 /// How long a call stays halted if the other work does not end: that work may wait for a latch that the halted call
-/// has.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// has. Far above what the work takes on a slow machine, and far below the deadline of a call.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Halts `call` after `polls` polls, runs `meanwhile`, and lets the call continue.
-pub(crate) async fn halted<F: Future, M: Future>(
-    polls: usize,
-    call: F,
-    meanwhile: M,
-) -> (F::Output, M::Output) {
-    let (mut call, mut meanwhile) = (pin!(call), pin!(meanwhile));
-    let early = poll_up_to(polls, call.as_mut()).await;
-    let done = tokio::time::timeout(PATIENCE, meanwhile.as_mut()).await;
-    match (early, done) {
-        (Poll::Ready(answer), Ok(done)) => (answer, done),
-        (Poll::Ready(answer), Err(_)) => (answer, meanwhile.await),
-        (Poll::Pending, Ok(done)) => (call.await, done),
-        (Poll::Pending, Err(_)) => tokio::join!(call, meanwhile),
-    }
+/// The same once that time has passed without an end.
+const LITTLE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// The calls that a case halts, and whether all other work ended while they were halted.
+#[derive(Debug, Default)]
+pub(crate) struct Halts {
+    undecided: bool,
 }
 
-/// Halts several equal calls: the first before its first poll, and each other after one poll more than the one before
-/// it. Then runs `meanwhile`, and lets all of them continue.
-///
-/// For calls that change what all of them work on. Between any two of their steps there is a first call that halts
-/// there, and the calls before it have not come as far.
-pub(crate) async fn all_halted<F: Future, M: Future>(
-    calls: impl IntoIterator<Item = F>,
-    meanwhile: M,
-) -> (Vec<F::Output>, M::Output) {
-    let mut halted: Vec<_> = calls
-        .into_iter()
-        .map(|call| Box::pin(maybe_done(call)))
-        .collect();
-    for (polls, call) in halted.iter_mut().enumerate() {
-        // A call may wait for something that a halted one has, such as a connection.
-        let _ = tokio::time::timeout(PATIENCE, poll_up_to(polls, call.as_mut())).await;
-    }
-    let mut meanwhile = pin!(meanwhile);
-    let done = tokio::time::timeout(PATIENCE, meanwhile.as_mut()).await;
-    let all = join_all(halted.iter_mut().map(Pin::as_mut));
-    let done = match done {
-        Ok(done) => {
-            all.await;
-            done
+impl Halts {
+    /// Passed, unless other work went on after its halted call: then nothing was raced.
+    pub(crate) fn outcome(&self) -> Outcome {
+        if self.undecided {
+            Outcome::Skipped("other calls did not end while a call was halted")
+        } else {
+            Outcome::Passed
         }
-        Err(_) => tokio::join!(all, meanwhile).1,
-    };
-    let answers = halted
-        .iter_mut()
-        .filter_map(|call| call.as_mut().take_output());
-    (answers.collect(), done)
+    }
+
+    /// Halts `call` after `polls` polls, runs `meanwhile`, and lets the call continue.
+    pub(crate) async fn halt<F: Future, M: Future>(
+        &mut self,
+        polls: usize,
+        call: F,
+        meanwhile: M,
+    ) -> (F::Output, M::Output) {
+        let (mut call, mut meanwhile) = (pin!(call), pin!(meanwhile));
+        match poll_up_to(polls, call.as_mut()).await {
+            Poll::Ready(answer) => (answer, meanwhile.await),
+            Poll::Pending => match self.end(meanwhile.as_mut()).await {
+                Some(done) => (call.await, done),
+                None => tokio::join!(call, meanwhile),
+            },
+        }
+    }
+
+    /// Halts several equal calls: the first before its first poll, and each other after one poll more than the one
+    /// before it. Then runs `meanwhile`, and lets all of them continue. Returns also whether a call had begun and not
+    /// ended when it was halted.
+    ///
+    /// For calls that change what all of them work on. Between any two of their steps there is a first call that halts
+    /// there, and the calls before it have not come as far.
+    pub(crate) async fn halt_all<F: Future, M: Future>(
+        &mut self,
+        calls: impl IntoIterator<Item = F>,
+        meanwhile: M,
+    ) -> (Vec<F::Output>, M::Output, bool) {
+        let calls = calls.into_iter().map(|call| Box::pin(maybe_done(call)));
+        let mut halted: Vec<_> = calls.collect();
+        let mut patience = PATIENCE;
+        for (polls, call) in halted.iter_mut().enumerate() {
+            // A call may wait for something that a halted one has, such as a latch.
+            let polled = timeout(patience, poll_up_to(polls, call.as_mut())).await;
+            if polled.is_err() {
+                patience = LITTLE_PATIENCE;
+            }
+        }
+        let is_midway = |call: &Pin<Box<MaybeDone<F>>>| matches!(**call, MaybeDone::Future(_));
+        let midway = halted.iter().skip(1).any(is_midway);
+        let mut meanwhile = pin!(meanwhile);
+        let done = self.end(meanwhile.as_mut()).await;
+        let all = join_all(halted.iter_mut().map(Pin::as_mut));
+        let done = match done {
+            Some(done) => {
+                all.await;
+                done
+            }
+            None => tokio::join!(all, meanwhile).1,
+        };
+        let answers = halted
+            .iter_mut()
+            .filter_map(|call| call.as_mut().take_output());
+        (answers.collect(), done, midway)
+    }
+
+    /// Runs the other work, if it ends while the call is halted.
+    async fn end<M: Future>(&mut self, meanwhile: Pin<&mut M>) -> Option<M::Output> {
+        let patience = if self.undecided {
+            LITTLE_PATIENCE
+        } else {
+            PATIENCE
+        };
+        let done = timeout(patience, meanwhile).await.ok();
+        self.undecided |= done.is_none();
+        done
+    }
 }
 
 /// Polls a future once.

@@ -12,9 +12,10 @@ use syncguard_core::backend::{LockBackend, Lookup, MAX_PAGE_SIZE};
 use syncguard_core::{LockId, LockInfoDebug, LockKey};
 
 use crate::clock::dead_at;
+use crate::harness::Fence;
 use crate::outcome::{require, same, step};
 use crate::pages::{can_list, listed};
-use crate::polling::{all_halted, halted};
+use crate::polling::Halts;
 use crate::steps::{
     LONG, acquire, acquire_as, fence_in, fence_of, free, held, holds_nothing, join, ms, next_fence,
     not_released, not_renewed, release, renew, rise, ttl,
@@ -22,26 +23,27 @@ use crate::steps::{
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 /// More polls than a call has steps; a call that has ended by then is not halted.
-const HALTS: usize = 12;
+pub(super) const HALTS: usize = 12;
 
 /// After that, every store may have removed a lock that is dead.
-pub(super) const KEPT_FOR: Duration = Duration::from_secs(3);
+const KEPT_FOR: Duration = Duration::from_secs(3);
 
 /// An extend that is halted while its lock is released does not bring it back.
 ///
 /// Proves X3, R1.
 pub async fn a_halted_extend_brings_nothing_back<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut halts = Halts::default();
     for (polls, key) in bench.keys("extended", HALTS)?.iter().enumerate() {
         let id = acquire(&client, key, LONG).await?.lock_id;
         let extend = client.extend(&id, ttl(LONG * 10)?);
-        let (extended, released) = halted(polls, extend, release(&other, &id)).await;
+        let (extended, released) = halts.halt(polls, extend, release(&other, &id)).await;
         let _ = extended?;
         released?;
         free(&other, key).await?;
         holds_nothing(&client, &id).await?;
     }
-    Ok(Outcome::Passed)
+    Ok(halts.outcome())
 }
 
 /// An extend that is halted while the key gets a new holder does not change the new holder's lock.
@@ -49,14 +51,15 @@ pub async fn a_halted_extend_brings_nothing_back<H: Harness>(bench: Bench<H>) ->
 /// Proves X3, E1.
 pub async fn a_halted_extend_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut halts = Halts::default();
     for (polls, key) in bench.keys("extended", HALTS)?.iter().enumerate() {
         let id = acquire(&client, key, LONG).await?.lock_id;
         let extend = client.extend(&id, ttl(LONG * 10)?);
-        let (extended, successor) = halted(polls, extend, pass_on(&other, key, &id)).await;
+        let (extended, successor) = halts.halt(polls, extend, pass_on(&other, key, &id)).await;
         let _ = extended?;
         undisturbed(&other, key, &id, successor?).await?;
     }
-    Ok(Outcome::Passed)
+    Ok(halts.outcome())
 }
 
 /// A release that is halted while the key gets a new holder does not change the new holder's lock.
@@ -64,6 +67,7 @@ pub async fn a_halted_extend_leaves_a_successor_alone<H: Harness>(bench: Bench<H
 /// Proves R3, R4, R5. One of the two releases succeeds.
 pub async fn a_halted_release_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut halts = Halts::default();
     for (polls, key) in bench.keys("released", HALTS)?.iter().enumerate() {
         let id = acquire(&client, key, LONG).await?.lock_id;
         let passing_on = async {
@@ -71,7 +75,7 @@ pub async fn a_halted_release_leaves_a_successor_alone<H: Harness>(bench: Bench<
             let successor = acquire(&other, key, LONG).await?.lock_id;
             Ok::<_, Failure>((released, held(&other, key, &successor).await?))
         };
-        let (first, passed_on) = halted(polls, client.release(&id), passing_on).await;
+        let (first, passed_on) = halts.halt(polls, client.release(&id), passing_on).await;
         let (second, successor) = passed_on?;
         same(
             "one of two releases succeeded",
@@ -80,7 +84,7 @@ pub async fn a_halted_release_leaves_a_successor_alone<H: Harness>(bench: Bench<
         )?;
         undisturbed(&other, key, &id, successor).await?;
     }
-    Ok(Outcome::Passed)
+    Ok(halts.outcome())
 }
 
 /// A release that is halted while its lock is extended still frees the key.
@@ -88,16 +92,17 @@ pub async fn a_halted_release_leaves_a_successor_alone<H: Harness>(bench: Bench<
 /// Proves R1, O1.
 pub async fn a_halted_release_frees_an_extended_lock<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut halts = Halts::default();
     for (polls, key) in bench.keys("released", HALTS)?.iter().enumerate() {
         let id = acquire(&client, key, LONG).await?.lock_id;
         let extend = other.extend(&id, ttl(LONG * 10)?);
-        let (released, extended) = halted(polls, client.release(&id), extend).await;
+        let (released, extended) = halts.halt(polls, client.release(&id), extend).await;
         let _ = extended?;
         same("the release", released?.is_released(), true)?;
         free(&other, key).await?;
         holds_nothing(&other, &id).await?;
     }
-    Ok(Outcome::Passed)
+    Ok(halts.outcome())
 }
 
 /// An acquire that is halted while another client acquires the key is refused, or was first.
@@ -105,6 +110,7 @@ pub async fn a_halted_release_frees_an_extended_lock<H: Harness>(bench: Bench<H>
 /// Proves A3, A1, F1, O1. On a new key, on one that was released, and on one whose lease has expired.
 pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut halts = Halts::default();
     let mut new = Vec::new();
     for key in bench.keys("new", HALTS)? {
         new.push((key, None));
@@ -123,12 +129,13 @@ pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench
     for keys in [new, used, expired] {
         for (polls, (key, former)) in keys.iter().enumerate() {
             let (one, two, lasting) = (LockId::generate()?, LockId::generate()?, ttl(LONG)?);
-            let (first, second) = halted(
-                polls,
-                client.acquire(key, &one, lasting),
-                other.acquire(key, &two, lasting),
-            )
-            .await;
+            let (first, second) = halts
+                .halt(
+                    polls,
+                    client.acquire(key, &one, lasting),
+                    other.acquire(key, &two, lasting),
+                )
+                .await;
             let grant = match (first?.granted(), second?.granted()) {
                 (Some(grant), None) | (None, Some(grant)) => grant,
                 (first, second) => {
@@ -149,7 +156,7 @@ pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench
             }
         }
     }
-    Ok(Outcome::Passed)
+    Ok(halts.outcome())
 }
 
 /// An acquire that is halted keeps nobody from another key.
@@ -157,12 +164,15 @@ pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench
 /// Proves K2, O1.
 pub async fn a_halted_acquire_leaves_other_keys_free<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut halts = Halts::default();
     let keys = bench.keys("halted", HALTS)?.into_iter();
     let keys = keys.zip(bench.keys("beside", HALTS)?);
     for (polls, (key, beside)) in keys.enumerate() {
         let (id, lasting) = (LockId::generate()?, ttl(LONG)?);
         let acquiring = client.acquire(&key, &id, lasting);
-        let (acquired, granted) = halted(polls, acquiring, acquire(&other, &beside, LONG)).await;
+        let (acquired, granted) = halts
+            .halt(polls, acquiring, acquire(&other, &beside, LONG))
+            .await;
         same("a free key is Locked", acquired?.is_locked(), false)?;
         let granted = granted?.lock_id;
         held(&other, &key, &id).await?;
@@ -170,7 +180,7 @@ pub async fn a_halted_acquire_leaves_other_keys_free<H: Harness>(bench: Bench<H>
         release(&client, &id).await?;
         release(&other, &granted).await?;
     }
-    Ok(Outcome::Passed)
+    Ok(halts.outcome())
 }
 
 /// A replay that is halted while the key gets a new holder does not change the new holder's lock.
@@ -178,6 +188,7 @@ pub async fn a_halted_acquire_leaves_other_keys_free<H: Harness>(bench: Bench<H>
 /// Proves A5, A2, E1.
 pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut halts = Halts::default();
     for (polls, key) in bench.keys("replayed", HALTS)?.iter().enumerate() {
         let id = LockId::generate()?;
         let grant = acquire_as(&client, key, &id, LONG).await?;
@@ -188,7 +199,7 @@ pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H
             Ok::<_, Failure>(answer.granted())
         };
         let replay = client.acquire(key, &id, lasting);
-        let (replayed, passed_on) = halted(polls, replay, passing_on).await;
+        let (replayed, passed_on) = halts.halt(polls, replay, passing_on).await;
         match (replayed?.granted(), passed_on?) {
             (replayed, Some(_)) => {
                 if let Some(again) = replayed {
@@ -210,7 +221,7 @@ pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H
             }
         }
     }
-    Ok(Outcome::Passed)
+    Ok(halts.outcome())
 }
 
 /// A lookup that is halted while the key gets a new holder shows all fields of one of the two locks, or none.
@@ -218,6 +229,7 @@ pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H
 /// Proves L2, L3. By key it shows the former lock or the successor's, by id only the former.
 pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut halts = Halts::default();
     for (index, key) in bench.keys("looked-up", 2 * HALTS)?.iter().enumerate() {
         let (polls, by_key) = (index / 2, index % 2 == 0);
         let id = acquire(&client, key, LONG).await?.lock_id;
@@ -227,8 +239,9 @@ pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -
         } else {
             Lookup::Id(&id)
         };
-        let (found, successor) =
-            halted(polls, client.lookup_raw(by), pass_on(&other, key, &id)).await;
+        let (found, successor) = halts
+            .halt(polls, client.lookup_raw(by), pass_on(&other, key, &id))
+            .await;
         let (found, successor) = (found?, successor?);
         if let Some(found) = found {
             require(
@@ -238,7 +251,7 @@ pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -
         }
         release(&other, &successor.lock_id).await?;
     }
-    Ok(Outcome::Passed)
+    Ok(halts.outcome())
 }
 
 /// A lookup that is halted while the lock is extended shows the lock before or after the extend.
@@ -246,6 +259,7 @@ pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -
 /// Proves L1, L2, X4. `is_locked` says meanwhile that the key is held.
 pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut halts = Halts::default();
     let key = bench.key("extended")?;
     let id = acquire(&client, &key, LONG).await?.lock_id;
     let mut lasting = LONG;
@@ -255,7 +269,7 @@ pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> Ca
             // Another expiry each time.
             lasting += ms(1_000);
             let extend = renew(&other, &id, lasting);
-            let (found, extended) = halted(polls, client.lookup_raw(by), extend).await;
+            let (found, extended) = halts.halt(polls, client.lookup_raw(by), extend).await;
             let (found, extended) = (found?, extended?);
             let found = found.ok_or_else(|| {
                 Failure::new("lookup of a lock that is extended: expected the lock, saw None")
@@ -267,12 +281,12 @@ pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> Ca
         }
         lasting += ms(1_000);
         let extend = renew(&other, &id, lasting);
-        let (locked, extended) = halted(polls, client.is_locked(&key), extend).await;
+        let (locked, extended) = halts.halt(polls, client.is_locked(&key), extend).await;
         extended?;
         same("is_locked of a lock that is extended", locked?, true)?;
     }
     release(&client, &id).await?;
-    Ok(Outcome::Passed)
+    Ok(halts.outcome())
 }
 
 /// A call that finds an expired lock and is halted while the key gets a new holder does not change the new holder's
@@ -295,7 +309,7 @@ pub async fn a_halted_call_on_an_expired_lock_leaves_a_successor_alone<H: Harnes
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
         let (client, other) = (client.clone(), other.clone());
         races.push(tokio::spawn(async move {
-            let mut expired = Vec::new();
+            let (mut halts, mut expired) = (Halts::default(), Vec::new());
             for key in keys {
                 expired.push((expiring(&client, &key).await?, key));
             }
@@ -307,7 +321,7 @@ pub async fn a_halted_call_on_an_expired_lock_leaves_a_successor_alone<H: Harnes
                 tokio::time::sleep_until(dead_at.into()).await;
                 let late = call.run(&client, key, &former.lock_id);
                 let taking_over = take_over(&other, key, former);
-                let (found, successor) = halted(index % HALTS, late, taking_over).await;
+                let (found, successor) = halts.halt(index % HALTS, late, taking_over).await;
                 let (found, successor) = (found?, successor?);
                 require(
                     found.is_none() || found.as_ref() == Some(&successor),
@@ -315,38 +329,112 @@ pub async fn a_halted_call_on_an_expired_lock_leaves_a_successor_alone<H: Harnes
                 )?;
                 undisturbed(&other, key, &former.lock_id, successor).await?;
             }
-            Ok(())
+            Ok(halts.outcome())
         }));
     }
-    join(races).await?;
-    Ok(Outcome::Passed)
+    let mut outcomes = join(races).await?.into_iter();
+    let undecided = outcomes.find(|outcome| *outcome != Outcome::Passed);
+    Ok(undecided.unwrap_or(Outcome::Passed))
 }
 
 /// A purge that is halted while the keys of expired locks get new holders does not change the new holders' locks.
 ///
 /// Proves P1, E1, F2. Several purges halt at once, each a poll later than the one before: a purge that has ended leaves
-/// nothing for another one.
+/// nothing for another one. If purges of others came first, the case tries again.
 pub async fn a_halted_purge_leaves_successors_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
-    let (client, other) = (bench.client().await?, bench.client().await?);
-    let keys = bench.keys("purged", 3)?;
-    let mut former = Vec::new();
-    for key in &keys {
-        former.push(expiring(&client, key).await?);
+    let other = bench.client().await?;
+    let mut race = PurgeRace::new(&bench).await?;
+    for _ in 0..PurgeRace::<H>::ATTEMPTS {
+        for (key, former, successor) in race.run(&other).await? {
+            undisturbed(&other, &key, &former, successor).await?;
+        }
+        if race.outcome() == Outcome::Passed {
+            break;
+        }
     }
-    tokio::time::sleep_until((dead_at(EXPIRING) + KEPT_FOR).into()).await;
-    let taking_over = keys.iter().zip(&former);
-    let taking_over = taking_over.map(|(key, former)| take_over(&other, key, former));
-    // Few: others check that a purge keeps its limit.
-    let purges = (0..HALTS).map(|_| client.purge_expired(3));
-    let (purged, successors) = all_halted(purges, try_join_all(taking_over)).await;
-    for purged in purged {
-        let _ = purged?;
-    }
-    for ((key, former), successor) in keys.iter().zip(&former).zip(successors?) {
-        undisturbed(&other, key, &former.lock_id, successor).await?;
-    }
-    Ok(Outcome::Passed)
+    Ok(race.outcome())
 }
+
+/// Purges that are halted while the keys of expired locks get new holders.
+pub(super) struct PurgeRace<'a, H: Harness> {
+    bench: &'a Bench<H>,
+    /// Each purges once: none waits for a connection that a halted purge has.
+    clients: Vec<Client<H::Backend>>,
+    attempts: usize,
+    halts: Halts,
+    met: bool,
+}
+
+impl<'a, H: Harness> PurgeRace<'a, H> {
+    pub(super) const KEYS: usize = 3;
+    pub(super) const ATTEMPTS: usize = 3;
+
+    #[track_caller]
+    pub(super) fn new(bench: &'a Bench<H>) -> impl Future<Output = Result<Self, Failure>> {
+        step(async move {
+            Ok(Self {
+                bench,
+                clients: bench.clients(HALTS).await?,
+                attempts: 0,
+                halts: Halts::default(),
+                met: false,
+            })
+        })
+    }
+
+    /// Races purges with other clients that acquire the keys of expired locks. Returns the keys, the former holders, and
+    /// the successors' locks.
+    #[track_caller]
+    pub(super) fn run(
+        &mut self,
+        other: &Client<H::Backend>,
+    ) -> impl Future<Output = Result<Vec<TakenOver<H>>, Failure>> {
+        step(async move {
+            let name = format!("purged:{}", self.attempts);
+            self.attempts += 1;
+            let keys = self.bench.keys(&name, Self::KEYS)?;
+            let mut expired = Vec::new();
+            for key in &keys {
+                expired.push(expiring(other, key).await?);
+            }
+            // A purge keeps what expired a moment ago.
+            tokio::time::sleep_until((dead_at(EXPIRING) + KEPT_FOR).into()).await;
+            let planted = format!("{}:{name}:", self.bench.namespace());
+            let planted = self.bench.harness().stored(&planted).await?;
+            let all_there = planted.is_some_and(|stored| stored.locks == Self::KEYS);
+            // Few: others check that a purge keeps its limit.
+            let purges = self.clients.iter().map(|client| client.purge_expired(3));
+            let taking_over = keys.iter().zip(&expired);
+            let taking_over = taking_over.map(|(key, former)| take_over(other, key, former));
+            let (purged, successors, midway) =
+                self.halts.halt_all(purges, try_join_all(taking_over)).await;
+            for purged in purged {
+                let _ = purged?;
+            }
+            // A purge of one step cannot be halted in the middle, whatever it finds.
+            self.met = all_there || !midway;
+            let taken_over = keys.into_iter().zip(expired).zip(successors?);
+            let taken_over = taken_over
+                .map(|((key, former), successor)| (key, former.lock_id, successor))
+                .collect();
+            Ok(taken_over)
+        })
+    }
+
+    /// Passed, if the last purges met the expired locks, and were halted long enough.
+    pub(super) fn outcome(&self) -> Outcome {
+        if self.met {
+            self.halts.outcome()
+        } else {
+            Outcome::Skipped(
+                "the expired locks were gone before the purge, or the harness cannot tell",
+            )
+        }
+    }
+}
+
+/// A key, the former holder, and the successor's lock.
+type TakenOver<H> = (LockKey, LockId, LockInfoDebug<Fence<H>>);
 
 /// A call that meets a lock after its end.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -399,11 +487,11 @@ impl LateCall {
 }
 
 /// How long the lock of [`expiring`] is live.
-pub(super) const EXPIRING: Duration = Duration::from_millis(10);
+const EXPIRING: Duration = Duration::from_millis(10);
 
 /// A lock that expires at once, as it was before.
 #[track_caller]
-pub(super) fn expiring<B: LockBackend>(
+fn expiring<B: LockBackend>(
     client: &Client<B>,
     key: &LockKey,
 ) -> impl Future<Output = Result<LockInfoDebug<B::Fence>, Failure>> {

@@ -11,7 +11,7 @@ use syncguard_core::{LockId, LockInfoDebug, LockKey};
 use crate::clock::{StoreClock, counted_between};
 use crate::outcome::{require, same, step};
 use crate::pages::{can_list, listed};
-use crate::polling::halted;
+use crate::polling::Halts;
 use crate::steps::{
     LONG, acquire, fence_in, fence_step, held, join, ms, next_fence, release, renew, rise, ttl,
 };
@@ -218,12 +218,14 @@ pub async fn a_halted_extend_takes_nothing_from_a_successor<H: Harness>(
                 let overdue = Overdue::new(&client, key).await?;
                 tokio::time::sleep_until(overdue.from.into()).await;
                 let (challenger, lasting) = (LockId::generate()?, ttl(LONG)?);
-                let (extended, acquired) = halted(
-                    polls,
-                    client.extend(&overdue.id, lasting),
-                    other.acquire(&overdue.key, &challenger, lasting),
-                )
-                .await;
+                // A call is halted for longer than the tolerance lasts.
+                let (extended, acquired) = Halts::default()
+                    .halt(
+                        polls,
+                        client.extend(&overdue.id, lasting),
+                        other.acquire(&overdue.key, &challenger, lasting),
+                    )
+                    .await;
                 let in_time = Instant::now() < overdue.until;
                 let (extended, acquired) =
                     (extended?.expires_at_ms().is_some(), !acquired?.is_locked());

@@ -11,6 +11,7 @@ mod on_boundary;
 mod on_clients;
 mod on_extend;
 mod on_fences;
+mod on_halts;
 mod on_keys;
 mod on_listing;
 mod on_patterns;

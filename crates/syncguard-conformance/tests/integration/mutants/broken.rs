@@ -222,6 +222,11 @@ impl Store {
         self.memory.kept(key.as_str()).fence_counters > 0
     }
 
+    /// Whether the store still keeps a lock on the key, live or not.
+    pub(crate) fn keeps_lock(&self, key: &LockKey) -> bool {
+        self.memory.kept(key.as_str()).locks > 0
+    }
+
     /// The last grant of an id, held or not.
     pub(crate) fn row_of(&self, id: &LockId) -> Option<Row> {
         self.rows.lock().unwrap().get(id).cloned()

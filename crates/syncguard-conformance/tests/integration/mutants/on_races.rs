@@ -538,7 +538,7 @@ async fn purgeable(store: &Store) -> Vec<LockInfoDebug> {
     let mut purgeable = Vec::new();
     for lock in store.unreleased() {
         let dead = lock.expires_at_ms + TIME_TOLERANCE_MS <= now_ms();
-        if dead && store.holder(&lock.key).await.is_none() {
+        if dead && store.keeps_lock(&lock.key) && store.holder(&lock.key).await.is_none() {
             purgeable.push(lock);
         }
     }

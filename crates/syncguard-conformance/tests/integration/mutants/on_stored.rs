@@ -218,7 +218,7 @@ impl Fault for PurgingForgetsTheTakenOver {
     async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
         let mut found = Vec::new();
         for lock in purgeable(store).collect::<Vec<_>>() {
-            if store.holder(&lock.key).await.is_none() {
+            if store.keeps_lock(&lock.key) && store.holder(&lock.key).await.is_none() {
                 found.push(lock);
             }
         }
