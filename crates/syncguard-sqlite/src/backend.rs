@@ -70,7 +70,11 @@ impl SqliteBackend {
         values: &[Value<'_>],
         deadline: Instant,
     ) -> Result<Vec<SqliteRow>, LockError> {
-        self.exchange_then(script, values, deadline, None).await
+        let rows = self.exchange_then(script, values, deadline, None).await;
+        if !script.writes {
+            self.settings().place.check()?;
+        }
+        rows
     }
 
     async fn exchange_then(
@@ -110,12 +114,16 @@ impl LockBackend for SqliteBackend {
             Value::Text(key.as_str()),
         ];
         let look = &self.scripts().acquire_look;
-        let seen = self.exchange(look, &values[..2], request.deadline).await?;
-        if let Some(row) = seen.first() {
+        let deadline = request.deadline;
+        let seen = self.exchange_then(look, &values[..2], deadline, None).await;
+        if !matches!(&seen, Ok(rows) if rows.is_empty()) {
+            self.settings().place.check()?;
+        }
+        if let Some(row) = seen?.first() {
             return read_acquired(row, id);
         }
         let script = &self.scripts().acquire;
-        let rows = self.exchange(script, &values, request.deadline).await?;
+        let rows = self.exchange(script, &values, deadline).await?;
         let row = rows.first();
         read_acquired(row.ok_or_else(|| unreadable().with_outcome_unknown())?, id)
     }

@@ -1,4 +1,4 @@
-//! The tables: how they are created, and the DDL for it.
+//! The tables: how they are created.
 
 use std::time::Duration;
 
@@ -8,12 +8,10 @@ use tokio::time::Instant;
 
 use crate::SqliteBackend;
 use crate::record::{column, unreadable};
-use crate::wire::{Value, fill_in};
+use crate::wire::{DDL, Value, fill_in};
 
 /// The longest that a set-up takes: it may have to wait for other processes.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
-
-pub(crate) const DDL: &str = include_str!("sql/schema.sql");
 
 impl SqliteBackend {
     /// The DDL that [`setup_schema`](Self::setup_schema) runs, for migration tools.

@@ -8,5 +8,5 @@ mod template;
 
 pub(crate) use connections::Connections;
 pub(crate) use exchange::{Then, read};
-pub(crate) use script::{Script, Scripts, Value};
+pub(crate) use script::{DDL, Script, Scripts, Value};
 pub(crate) use template::fill_in;

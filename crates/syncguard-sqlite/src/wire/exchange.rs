@@ -24,7 +24,8 @@ pub(crate) type Then = Arc<dyn Fn(&[SqliteRow]) + Send + Sync>;
 static NEXT_MARK: AtomicI64 = AtomicI64::new(1);
 
 impl Connections {
-    /// Executes a script, and tries again while another connection has the file's lock.
+    /// Executes a script, and tries again while another connection has the file's lock. Before a script that writes,
+    /// it checks the place; what another script has read counts only after a check.
     ///
     /// # Cancel safety
     /// If it is dropped while it waits for a turn, a connection or a retry, it sends nothing. If it is
@@ -53,8 +54,10 @@ impl Connections {
                 // The last attempt says what it waited for.
                 Err(error) => return Err(busy.map_or(error, Failed::mapped)),
             };
-            // A connection that was opened anew is of the file that is there now.
-            settings.place.check()?;
+            if script.writes {
+                // A connection that was opened anew is of the file that is there now.
+                settings.place.check()?;
+            }
             let place = Arc::clone(&settings.place);
             let (script, arguments, then) = (script.clone(), arguments.clone(), then.clone());
             let attempt = async move {

@@ -8,7 +8,8 @@ use sqlx::{Arguments as _, AssertSqlSafe, SqlSafeStr as _, SqlStr};
 use super::template::fill_in;
 use crate::error::Stage;
 use crate::names::Names;
-use crate::schema::DDL;
+
+pub(crate) const DDL: &str = include_str!("../sql/schema.sql");
 
 /// A transaction, sent as one text: SQLite's thread executes it without waiting for a task in between.
 #[derive(Debug, Clone)]
@@ -17,7 +18,7 @@ pub(crate) struct Script {
     /// How many statements it has.
     pub(super) statements: usize,
     /// Whether it takes the write lock.
-    pub(super) writes: bool,
+    pub(crate) writes: bool,
 }
 
 #[derive(Debug)]

@@ -157,6 +157,10 @@ async fn noticed(happens: impl FnOnce(&Path)) -> LockError {
     let grant = take(&backend, &key("k"), MINUTE).await;
     happens(&path);
     assert!(release(&backend, &grant.lock_id).await.is_err());
+    // The old file says that it is held.
+    assert!(acquire(&backend, &key("k"), MINUTE).await.is_err());
+    let locks = syncguard_core::Locks::new(backend.clone());
+    assert!(locks.is_locked("k").await.is_err());
     acquire(&backend, &key("another"), MINUTE)
         .await
         .unwrap_err()
