@@ -38,15 +38,15 @@
 //!   has the settings for persistence and eviction.
 //! - **One primary.** Replication is asynchronous: a failover can lose the newest locks and their
 //!   fences. If two holders are worse than none, do not fail over automatically.
-//! - Version 6.2 or later, or Valkey. Users need permission for the commands `EVAL` and `EVALSHA` and,
-//!   in the scripts, `GET`, `SET`, `DEL`, `INCR`, `DECR`, `PEXPIREAT` and `TIME`, all on `{prefix}:*`;
-//!   in a database other than 0 also `SELECT`, and on a cluster `CLUSTER SLOTS` and `CLUSTER INFO`.
+//! - Version 6.2 or later, or Valkey.
+//! - **Permissions.** A user other than the default one needs
+//!   [those of Operations](https://github.com/syncguard/syncguard-rs/blob/main/docs/operations.md#permissions).
 //!
 //! [`Locks::preflight`](syncguard_core::Locks::preflight) compares a server with this list.
 //!
 //! # Listing
 //!
-//! [`Locks::list`](syncguard_core::Locks::list) needs permission for one more command, `SCAN`. A page is
+//! [`Locks::list`](syncguard_core::Locks::list) needs one more permission, `+scan`. A page is
 //! one script: it scans 100 to 500 entries of the database and reads the locks among them. So a whole
 //! listing scans every entry of the database, or of the cluster's node, fence counters included: a million
 //! entries take thousands of pages. A prefix makes the pages smaller, not fewer. As with `SCAN` itself, a

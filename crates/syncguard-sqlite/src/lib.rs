@@ -38,17 +38,10 @@
 //!
 //! # Files
 //!
-//! - The database needs its companions `-wal` and `-shm` in the same folder. Never delete or replace one of
-//!   the three, or write a backup into the database, while a process uses them. On Unix an operation fails
-//!   with `ServiceUnavailable` if the database was deleted or replaced by another file, and, without a pool
-//!   of yours, if a companion was; on Windows the system prevents it. A backup that was written into the
-//!   same file is not noticed.
-//! - [`connect`](SqliteBackend::connect) refuses network file systems on Linux, where the kernel names them.
-//!   On other systems there is no check. Containers may share the file if they run on one kernel and mount one
-//!   local folder; a virtual machine and its host may not.
-//! - On Unix, do not open the file in a process of yours other than by SQLite: closing it releases the
-//!   locks that SQLite has on it.
-//! - After a `fork`, a child process must make a backend of its own.
+//! Keep the file and its companions `-wal` and `-shm` on a local disk, and never delete, replace or overwrite one of
+//! them while a process uses them. [Operations](https://github.com/syncguard/syncguard-rs/blob/main/docs/operations.md#files-of-sqlite)
+//! has the rules for file systems, containers and backups. After a `fork`, a child process must make a backend of its
+//! own.
 //!
 //! # Waiting for a key
 //!
