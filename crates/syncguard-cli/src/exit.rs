@@ -3,12 +3,10 @@
 //! The codes are stable; `docs/command.md` lists them.
 
 use std::error::Error;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::iter;
 
 use syncguard_core::{ErrorCode, LockError};
-
-use crate::store::Store;
 
 /// The result is no: the key is free, the id holds no lock, the doctor found errors.
 pub(crate) const NO: u8 = 1;
@@ -59,7 +57,7 @@ impl Failure {
     }
 
     /// Adds the store, if the store failed.
-    pub(crate) fn of_store(mut self, store: &Store) -> Self {
+    pub(crate) fn of_store(mut self, store: &impl Display) -> Self {
         self.store = matches!(self.code, UNAVAILABLE | DENIED).then(|| store.to_string());
         self
     }

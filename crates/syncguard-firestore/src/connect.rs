@@ -5,9 +5,8 @@ use std::time::Duration;
 
 #[cfg(not(any(feature = "tls-native-roots", feature = "tls-webpki-roots")))]
 use gcloud_sdk::CERTIFICATES;
-use gcloud_sdk::google::firestore::v1::firestore_client::FirestoreClient;
 use gcloud_sdk::google_cloud_auth::credentials::anonymous;
-use gcloud_sdk::{GoogleApi, GoogleAuthHeaders, GoogleAuthMiddleware, HeaderMap};
+use gcloud_sdk::{GoogleAuthHeaders, HeaderMap};
 use syncguard_core::backend::Throttle;
 use syncguard_core::observe::Operation;
 use syncguard_core::{ErrorCode, LockError};
@@ -24,10 +23,7 @@ use crate::error;
 use crate::names::Names;
 use crate::wake_ups::WakeUps;
 use crate::wire::{Connection, Origin, Wire};
-use crate::{FirestoreBackend, FirestoreOptions};
-
-/// The client of gcloud-sdk that [`FirestoreBackend::with_client`] takes.
-pub type FirestoreApi = GoogleApi<FirestoreClient<GoogleAuthMiddleware>>;
+use crate::{FirestoreApi, FirestoreBackend, FirestoreOptions};
 
 const ENDPOINT: &str = "https://firestore.googleapis.com";
 
@@ -57,7 +53,7 @@ impl FirestoreBackend {
     /// # Cancel safety
     /// Safe: dropping the future drops the connection.
     pub async fn connect(database: &str, options: FirestoreOptions) -> Result<Self, LockError> {
-        let names = Names::new(database, &options).map_err(during_setup)?;
+        let names = options.names(database).map_err(during_setup)?;
         check_crypto_provider().map_err(during_setup)?;
         let authenticating = async {
             // TLS first: it installs the only rustls provider, and credentials may need one to sign.
@@ -96,7 +92,7 @@ impl FirestoreBackend {
         database: &str,
         options: FirestoreOptions,
     ) -> Result<Self, LockError> {
-        let names = Names::new(database, &options).map_err(during_setup)?;
+        let names = options.names(database).map_err(during_setup)?;
         check_address(address).map_err(during_setup)?;
         let owner =
             HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(EMULATOR_OWNER))]);
@@ -128,7 +124,7 @@ impl FirestoreBackend {
         database: &str,
         options: FirestoreOptions,
     ) -> Result<Self, LockError> {
-        let names = Names::new(database, &options).map_err(during_setup)?;
+        let names = options.names(database).map_err(during_setup)?;
         Ok(Self::assemble(
             Connection::of_client(&client),
             names,

@@ -96,12 +96,12 @@ mod wire;
 pub use gcloud_sdk;
 
 pub use crate::backend::FirestoreBackend;
-pub use crate::connect::FirestoreApi;
 pub use crate::names::{STORAGE_KEY_LIMIT, STORAGE_KEY_RESERVE};
 pub use crate::options::{
     DEFAULT_FENCE_COLLECTION, DEFAULT_LOCK_COLLECTION, DEFAULT_REQUEST_TIMEOUT,
     DEFAULT_SKEW_WARNING, FirestoreOptions, RECOMMENDED_SKEW_LIMIT,
 };
+pub use crate::wire::FirestoreApi;
 
 // Applications move these between threads, and into futures that they spawn.
 const _: () = {

@@ -3,8 +3,6 @@
 use syncguard_core::backend::{make_fence_key, make_hashed_storage_key, make_storage_key};
 use syncguard_core::{LockError, LockKey};
 
-use crate::FirestoreOptions;
-
 /// The longest storage key in UTF-8 bytes: Firestore's limit of a document id.
 ///
 /// The storage key of a lock is the key itself, without a prefix. A key has at most
@@ -37,8 +35,19 @@ pub(crate) struct Names {
 
 impl Names {
     /// Names in a database, which is a project's id, for its default database, or a full path.
-    pub(crate) fn new(database: &str, options: &FirestoreOptions) -> Result<Self, LockError> {
-        options.check()?;
+    pub(crate) fn new(
+        database: &str,
+        locks: &str,
+        fence_counters: &str,
+    ) -> Result<Self, LockError> {
+        check_collection(locks)?;
+        check_collection(fence_counters)?;
+        if locks == fence_counters {
+            return Err(LockError::invalid_argument(
+                "locks and fence counters must be in different collections: deleting expired locks \
+                 must never delete a fence counter",
+            ));
+        }
         let database = match database.split('/').collect::<Vec<_>>()[..] {
             [project] if is_id(project) => format!("projects/{project}/databases/(default)"),
             ["projects", project, "databases", name] if is_id(project) && is_id(name) => {
@@ -52,8 +61,8 @@ impl Names {
         };
         Ok(Self {
             database,
-            locks: options.locks.clone(),
-            fence_counters: options.fence_counters.clone(),
+            locks: locks.to_owned(),
+            fence_counters: fence_counters.to_owned(),
         })
     }
 
@@ -89,7 +98,7 @@ fn document_id(key: &str) -> Result<String, LockError> {
 }
 
 /// Checks a collection's id. Firestore has the same rules for it as for a document's.
-pub(crate) fn check_collection(id: &str) -> Result<(), LockError> {
+fn check_collection(id: &str) -> Result<(), LockError> {
     let refuse = |why: &str| {
         Err(LockError::invalid_argument(format!(
             "`{}` is not a valid collection id: {why}",
@@ -151,7 +160,7 @@ mod tests {
 
     #[test]
     fn ids_of_different_keys_differ_and_so_do_their_counters() {
-        let names = Names::new("p", &FirestoreOptions::new()).unwrap();
+        let names = Names::new("p", "locks", "fence_counters").unwrap();
         let keys = [
             "a/b",
             "a/c",
@@ -176,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_counter_is_named_after_the_locks_id() {
-        let names = Names::new("p", &FirestoreOptions::new()).unwrap();
+        let names = Names::new("p", "locks", "fence_counters").unwrap();
         for key in ["payment:42", "a/b"] {
             let KeyNames {
                 lock,
@@ -197,7 +206,7 @@ mod tests {
 
     #[test]
     fn databases() {
-        let of = |database| Names::new(database, &FirestoreOptions::new());
+        let of = |database| Names::new(database, "locks", "fence_counters");
         assert_eq!(of("p").unwrap().database, "projects/p/databases/(default)");
         let full = "projects/example.com:p/databases/locks";
         assert_eq!(of(full).unwrap().database, full);
@@ -220,19 +229,12 @@ mod tests {
     fn collections() {
         let long = "x".repeat(1_501);
         for bad in ["", "a/b", ".", "..", "__x__", "a\0b", &long] {
-            for options in [
-                FirestoreOptions::new().lock_collection(bad),
-                FirestoreOptions::new().fence_collection(bad),
-            ] {
-                let error = Names::new("p", &options).unwrap_err();
+            for (locks, fence_counters) in [(bad, "fences"), ("locks", bad)] {
+                let error = Names::new("p", locks, fence_counters).unwrap_err();
                 assert_eq!(error.code(), syncguard_core::ErrorCode::InvalidArgument);
             }
         }
-        let same = FirestoreOptions::new().lock_collection("fence_counters");
-        assert!(Names::new("p", &same).is_err());
-        let own = FirestoreOptions::new()
-            .lock_collection("app-locks")
-            .fence_collection("app-fences");
-        assert!(Names::new("p", &own).is_ok());
+        assert!(Names::new("p", "same", "same").is_err());
+        assert!(Names::new("p", "app-locks", "app-fences").is_ok());
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use syncguard_core::LockError;
 use syncguard_core::backend::{DEFAULT_OPERATION_TIMEOUT, TimeAuthority};
 
-use crate::names::check_collection;
+use crate::names::Names;
 
 /// Default collection of the locks.
 pub const DEFAULT_LOCK_COLLECTION: &str = "locks";
@@ -137,19 +137,12 @@ impl FirestoreOptions {
         self
     }
 
-    pub(crate) fn check(&self) -> Result<(), LockError> {
-        check_collection(&self.locks)?;
-        check_collection(&self.fence_counters)?;
-        if self.locks == self.fence_counters {
-            return Err(LockError::invalid_argument(
-                "locks and fence counters must be in different collections: deleting expired locks \
-                 must never delete a fence counter",
-            ));
-        }
+    /// Checks the options, and returns the names in a database.
+    pub(crate) fn names(&self, database: &str) -> Result<Names, LockError> {
         if self.request_timeout.is_zero() {
             return Err(LockError::invalid_argument("the request timeout is zero"));
         }
-        Ok(())
+        Names::new(database, &self.locks, &self.fence_counters)
     }
 }
 

@@ -31,6 +31,7 @@ use crate::names::Names;
 use crate::record::{EXPIRES_AT_MS, KEY, LOCK_ID, millis};
 use crate::wire::connection::Client;
 
+pub use self::connection::FirestoreApi;
 pub(crate) use self::connection::{Connection, Origin};
 pub(crate) use self::reread::Rereads;
 

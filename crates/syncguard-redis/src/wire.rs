@@ -1,10 +1,13 @@
 //! What is sent to Redis, and how replies are read. The scripts are in `lua/`.
 
 mod clients;
+mod connection;
+mod detour;
 mod gather;
 mod keep_alive;
 pub(crate) mod script;
 mod spawn_on_drop;
 
-pub(crate) use self::clients::{Clients, Connection};
+pub(crate) use self::clients::Clients;
+pub(crate) use self::connection::open;
 pub(crate) use self::gather::ScriptCall;

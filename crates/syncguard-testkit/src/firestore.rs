@@ -16,8 +16,6 @@ use crate::slot::Slot;
 /// A start takes 2 to 8 s, and longer on a machine that is compiling.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-const JAR: &str = "platform/cloud-firestore-emulator/cloud-firestore-emulator.jar";
-
 /// A Firestore emulator that stops on drop. It keeps its data in memory.
 #[derive(Debug)]
 pub struct FirestoreEmulator {
@@ -132,22 +130,6 @@ pub fn shared_firestore_host() -> Result<String> {
         FirestoreEmulator::start,
         FirestoreEmulator::host,
     )
-}
-
-/// The emulator's JAR file, in the Google Cloud CLI, wherever that is installed.
-pub(crate) fn find_emulator() -> Option<PathBuf> {
-    on_path("java")?;
-    let beside_gcloud = on_path("gcloud")
-        .and_then(|gcloud| fs::canonicalize(gcloud).ok())
-        .and_then(|gcloud| Some(gcloud.parent()?.parent()?.to_path_buf()));
-    let home = std::env::home_dir().map(|home| home.join("google-cloud-sdk"));
-    let packaged = ["/usr/lib/google-cloud-sdk", "/usr/share/google-cloud-sdk"];
-    beside_gcloud
-        .into_iter()
-        .chain(home)
-        .chain(packaged.map(PathBuf::from))
-        .map(|folder| folder.join(JAR))
-        .find(|jar| jar.is_file())
 }
 
 /// Its front page says `Ok` once it serves.

@@ -7,6 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+const JAR: &str = "platform/cloud-firestore-emulator/cloud-firestore-emulator.jar";
+
 /// A program that tests need, and the package that contains it.
 #[derive(Debug, Clone, Copy)]
 pub struct Tool {
@@ -26,7 +28,7 @@ pub const REDIS: Tool = Tool {
 pub const POSTGRES: Tool = Tool {
     program: "the PostgreSQL server",
     debian_package: "postgresql",
-    find: crate::postgres::find_server,
+    find: find_server,
 };
 
 /// `pgbouncer`.
@@ -40,7 +42,7 @@ pub const PGBOUNCER: Tool = Tool {
 pub const FIRESTORE: Tool = Tool {
     program: "the Firestore emulator",
     debian_package: "google-cloud-cli-firestore-emulator",
-    find: crate::firestore::find_emulator,
+    find: find_emulator,
 };
 
 /// `redis-benchmark`, the benchmark of Redis.
@@ -54,7 +56,7 @@ pub const REDIS_BENCHMARK: Tool = Tool {
 pub const PGBENCH: Tool = Tool {
     program: "pgbench",
     debian_package: "postgresql",
-    find: || crate::postgres::find_beside_server("pgbench"),
+    find: || find_beside_server("pgbench"),
 };
 
 /// Everything that the workspace's tests need.
@@ -196,4 +198,52 @@ pub(crate) fn on_path(program: &str) -> Option<PathBuf> {
         .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
         .map(|folder| folder.join(program))
         .find(|file| file.is_file())
+}
+
+/// The `postgres` program. Debian keeps it off the search path.
+fn find_server() -> Option<PathBuf> {
+    let configured = on_path("pg_config")
+        .and_then(|pg_config| Command::new(pg_config).arg("--bindir").output().ok())
+        .map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    let mut packaged: Vec<_> = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let version: u32 = entry.file_name().to_str()?.parse().ok()?;
+            Some((version, entry.path().join("bin")))
+        })
+        .collect();
+    packaged.sort();
+    configured
+        .into_iter()
+        .chain(packaged.into_iter().rev().map(|(_, folder)| folder))
+        .map(|folder| folder.join("postgres"))
+        .find(|server| server.is_file())
+        .or_else(|| on_path("postgres"))
+}
+
+/// A program that comes with the PostgreSQL server.
+pub(crate) fn find_beside_server(program: &str) -> Option<PathBuf> {
+    let beside = find_server()?.with_file_name(program);
+    beside
+        .is_file()
+        .then_some(beside)
+        .or_else(|| on_path(program))
+}
+
+/// The emulator's JAR file, in the Google Cloud CLI, wherever that is installed.
+fn find_emulator() -> Option<PathBuf> {
+    on_path("java")?;
+    let beside_gcloud = on_path("gcloud")
+        .and_then(|gcloud| fs::canonicalize(gcloud).ok())
+        .and_then(|gcloud| Some(gcloud.parent()?.parent()?.to_path_buf()));
+    let home = std::env::home_dir().map(|home| home.join("google-cloud-sdk"));
+    let packaged = ["/usr/lib/google-cloud-sdk", "/usr/share/google-cloud-sdk"];
+    beside_gcloud
+        .into_iter()
+        .chain(home)
+        .chain(packaged.map(PathBuf::from))
+        .map(|folder| folder.join(JAR))
+        .find(|jar| jar.is_file())
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 
 use crate::PrivateCa;
-use crate::install::{self, is_root, on_path};
+use crate::install::{self, find_beside_server, is_root};
 use crate::process::{Process, command};
 use crate::slot::Slot;
 
@@ -185,29 +185,6 @@ pub fn shared_postgres_url() -> Result<String> {
     )
 }
 
-/// The `postgres` program. Debian keeps it off the search path.
-pub(crate) fn find_server() -> Option<PathBuf> {
-    let configured = on_path("pg_config")
-        .and_then(|pg_config| Command::new(pg_config).arg("--bindir").output().ok())
-        .map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
-    let mut packaged: Vec<_> = fs::read_dir("/usr/lib/postgresql")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| {
-            let version: u32 = entry.file_name().to_str()?.parse().ok()?;
-            Some((version, entry.path().join("bin")))
-        })
-        .collect();
-    packaged.sort();
-    configured
-        .into_iter()
-        .chain(packaged.into_iter().rev().map(|(_, folder)| folder))
-        .map(|folder| folder.join("postgres"))
-        .find(|server| server.is_file())
-        .or_else(|| on_path("postgres"))
-}
-
 /// The server refuses to run as root. Its package creates a user for it.
 pub(crate) fn service_user() -> Option<&'static str> {
     is_root().then_some("postgres")
@@ -234,15 +211,6 @@ pub(crate) fn answers(port: u16) -> bool {
 
 fn data_folder(slot: &Slot) -> PathBuf {
     slot.folder().join("data")
-}
-
-/// A program that comes with the server.
-pub(crate) fn find_beside_server(program: &str) -> Option<PathBuf> {
-    let beside = find_server()?.with_file_name(program);
-    beside
-        .is_file()
-        .then_some(beside)
-        .or_else(|| on_path(program))
 }
 
 fn beside_server(program: &str) -> Result<PathBuf> {

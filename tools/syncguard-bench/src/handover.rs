@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use crate::comparison::{Comparison, Target};
 use crate::drive::Latency;
 use crate::figure::Figure;
-use crate::report::StoreReport;
+use crate::report::{Handover, StoreReport};
 use crate::{Settings, tell};
 
 mod processes;
@@ -37,28 +37,6 @@ pub(crate) enum Contenders<'a> {
     },
     /// A handle of its own for each, on a store that is in this process.
     Handles(&'a [Locks]),
-}
-
-/// The measurements of 16 tasks that run sections under one lock.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Handover {
-    /// What the tasks share.
-    pub(crate) on: &'static str,
-    pub(crate) sections_per_second: Figure,
-    /// From asking for the lock until the section begins.
-    pub(crate) p50_wait_ms: Figure,
-    pub(crate) p99_wait_ms: Figure,
-    /// The same in fair shares. A fair share is the time of 16 sections of one task alone.
-    pub(crate) p99_fair_shares: Figure,
-    /// Jain's index of fairness over the sections of each task, and of each process.
-    pub(crate) fairness_of_tasks: Figure,
-    pub(crate) fairness_of_processes: Figure,
-    /// Calls that gave up, of all.
-    pub(crate) gave_up: f64,
-    /// Sections per second of one task without contention.
-    pub(crate) alone_per_second: Figure,
-    /// Sections per second, by those of one task alone.
-    pub(crate) ratio: Figure,
 }
 
 /// The targets of a store, in one process and in four.

@@ -11,7 +11,6 @@ use crate::Settings;
 use crate::comparison::{Comparison, Verdict};
 use crate::drive::Sample;
 use crate::figure::{DISTURBED_ABOVE, Figure, side_by_side};
-use crate::handover::Handover;
 use crate::machine::{Machine, locked_version};
 use crate::table::Table;
 use crate::workload::Workload;
@@ -49,6 +48,28 @@ pub(crate) struct Load {
     pub(crate) limit: Measured,
     /// Of the rates of the runs whose figures these are: ours by the limit's.
     pub(crate) ratio: Option<Figure>,
+}
+
+/// The measurements of 16 tasks that run sections under one lock.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Handover {
+    /// What the tasks share.
+    pub(crate) on: &'static str,
+    pub(crate) sections_per_second: Figure,
+    /// From asking for the lock until the section begins.
+    pub(crate) p50_wait_ms: Figure,
+    pub(crate) p99_wait_ms: Figure,
+    /// The same in fair shares. A fair share is the time of 16 sections of one task alone.
+    pub(crate) p99_fair_shares: Figure,
+    /// Jain's index of fairness over the sections of each task, and of each process.
+    pub(crate) fairness_of_tasks: Figure,
+    pub(crate) fairness_of_processes: Figure,
+    /// Calls that gave up, of all.
+    pub(crate) gave_up: f64,
+    /// Sections per second of one task without contention.
+    pub(crate) alone_per_second: Figure,
+    /// Sections per second, by those of one task alone.
+    pub(crate) ratio: Figure,
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]

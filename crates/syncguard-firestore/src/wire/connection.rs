@@ -8,20 +8,24 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use gcloud_sdk::google::firestore::v1::firestore_client::FirestoreClient;
-use gcloud_sdk::{GoogleAuthHeaders, GoogleAuthMiddleware, HeaderMap, RequestTimeoutElapsed};
+use gcloud_sdk::{
+    GoogleApi, GoogleAuthHeaders, GoogleAuthMiddleware, HeaderMap, RequestTimeoutElapsed,
+};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 use tonic::client::GrpcService;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::FirestoreApi;
 use crate::error;
 
 /// How long a channel may stay silent before a request that timed out replaces it.
 const MOST_SILENCE: Duration = Duration::from_secs(1);
 
 pub(crate) type Client = FirestoreClient<GoogleAuthMiddleware>;
+
+/// The client of gcloud-sdk that [`FirestoreBackend::with_client`](crate::FirestoreBackend::with_client) takes.
+pub type FirestoreApi = GoogleApi<Client>;
 
 /// The channel to Firestore. Clones share it.
 ///

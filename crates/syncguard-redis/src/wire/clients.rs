@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fred::clients::Client;
-use fred::error::Error;
 use fred::interfaces::ClientLike as _;
 use fred::types::config::{Config, Options};
 use fred::types::{ClusterHash, CustomCommand, RespVersion, Value};
@@ -18,8 +17,8 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::connect;
 use crate::error::{CommandError, still_in_flight};
+use crate::wire::connection::{Connection, open};
 use crate::wire::gather::{Admission, Batch, CALLS_IN_FLIGHT, Gate, Reply, ScriptCall, Sender};
 use crate::wire::keep_alive::keep_alive;
 use crate::wire::spawn_on_drop::SpawnOnDrop;
@@ -56,19 +55,10 @@ struct Link {
     gate: Arc<Gate>,
 }
 
-/// fred's own task. It holds a client and would outlive all other references, so it ends with this value.
-pub(crate) struct Connection(pub(crate) JoinHandle<Result<(), Error>>);
-
 /// The task that watches a connection. It ends with this value.
 struct Watching(JoinHandle<()>);
 
 impl Drop for Watching {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl Drop for Connection {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -358,7 +348,7 @@ impl Clients {
             version: RespVersion::RESP3,
             ..client.client_config()
         };
-        let opened = timeout_at(deadline, connect::open(config, self.0.timeout)).await;
+        let opened = timeout_at(deadline, open(config, self.0.timeout)).await;
         let (another, connection) = opened.map_err(|_| CommandError::PAST_DEADLINE.of_read())??;
         let slot = match self.0.options.cluster_hash {
             Some(ClusterHash::Custom(slot)) => Some(slot),
