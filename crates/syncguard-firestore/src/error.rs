@@ -7,6 +7,7 @@ use std::sync::Arc;
 use gcloud_sdk::error::ErrorKind;
 use gcloud_sdk::google::rpc;
 use gcloud_sdk::prost::Message as _;
+use syncguard_core::backend::Redacted;
 use syncguard_core::{ErrorCode, LockError};
 use tonic::{Code, Status};
 
@@ -86,7 +87,7 @@ impl Denial {
 
 /// A read that failed.
 pub(crate) fn of_read(status: &Status) -> LockError {
-    LockError::new(code(status), message(status)).with_source(presentable(status))
+    LockError::new(code(status), message(status)).with_source(redacted(status))
 }
 
 /// A commit that failed for another reason than a [changed document](state_moved).
@@ -101,7 +102,7 @@ pub(crate) fn of_commit(status: &Status) -> LockError {
 /// An operation whose documents other clients changed or locked at every attempt.
 pub(crate) fn of_contention(status: &Status) -> LockError {
     let message = "other clients changed or locked the documents at every attempt";
-    LockError::new(ErrorCode::ServiceUnavailable, message).with_source(presentable(status))
+    LockError::new(ErrorCode::ServiceUnavailable, message).with_source(redacted(status))
 }
 
 /// A connection that could not be made.
@@ -276,9 +277,9 @@ fn client_error(status: &Status) -> Option<&ErrorKind> {
     None
 }
 
-/// The status without the parts that may quote a key: metadata, binary details, and the message if it names
+/// The status, which shows no parts that may quote a key: no metadata and binary details, and no message that names
 /// a document.
-fn presentable(status: &Status) -> Status {
+fn redacted(status: &Status) -> Redacted {
     let names_document = DOCUMENT_MARKS
         .iter()
         .any(|mark| status.message().contains(mark));
@@ -287,13 +288,12 @@ fn presentable(status: &Status) -> Status {
     } else {
         status.message()
     };
-    let mut shown = Status::new(status.code(), message);
+    let mut shown = format!("{:?}: {message}", status.code());
+    // Errors of the transport and of credentials name no document.
     if let Some(source) = status.source() {
-        // Errors of the transport and of credentials name no document. Their text includes that of
-        // their own sources.
-        shown.set_source(Arc::new(io::Error::other(chain(source))));
+        shown += &format!(": {}", chain(source));
     }
-    shown
+    Redacted::new(status.clone(), shown)
 }
 
 /// Why the request was not sent.

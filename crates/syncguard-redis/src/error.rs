@@ -1,8 +1,7 @@
 //! Maps fred's errors to [`LockError`]s.
 
-use std::borrow::Cow;
-
 use fred::error::{Error, ErrorKind};
+use syncguard_core::backend::Redacted;
 use syncguard_core::observe::Operation;
 use syncguard_core::{ErrorCode, LockError};
 
@@ -177,7 +176,11 @@ struct Classified {
 
 impl Classified {
     fn describe(&self, error: &Error) -> LockError {
-        LockError::new(self.code, self.message).with_source(quotable(error))
+        let described = LockError::new(self.code, self.message);
+        match without_arguments(error) {
+            Some(shown) => described.with_source(Redacted::new(error.clone(), shown)),
+            None => described.with_source(error.clone()),
+        }
     }
 }
 
@@ -368,14 +371,11 @@ fn first_code(text: &str) -> Option<&str> {
     is_code.then_some(word)
 }
 
-/// The driver's error without identifiers. Redis quotes the arguments of an unknown command and truncates
-/// them, so a search for the whole key would not find it.
-fn quotable(error: &Error) -> Error {
-    let details = error.details();
-    let shown = details
-        .find(", with args")
-        .map_or(details, |end| &details[..end]);
-    Error::new(error.kind().clone(), Cow::Owned(shown.to_owned()))
+/// What to show instead of an error that quotes the arguments of an unknown command. Redis truncates them, so a
+/// search for the whole key would not find it.
+fn without_arguments(error: &Error) -> Option<String> {
+    let (shown, _) = error.details().split_once(", with args")?;
+    Some(format!("{shown}; the rest is redacted, it quotes arguments"))
 }
 
 #[cfg(test)]
