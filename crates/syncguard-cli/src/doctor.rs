@@ -7,9 +7,26 @@ use crate::exit::{self, Failure};
 use crate::output::{Output, coloured};
 use crate::store::{Purpose, Store};
 
+/// Calls that findings advise, and what does the same here.
+const CALLS: [(&str, &str); 6] = [
+    (
+        "`PostgresOptions::transaction_pooler(true)`",
+        "`--transaction-pooler`",
+    ),
+    (
+        "`PostgresOptions::transaction_pooler`",
+        "`--transaction-pooler`",
+    ),
+    ("`FirestoreOptions::server_time(true)`", "`--server-time`"),
+    ("`PostgresBackend::setup_schema`", "`syncguard acquire`"),
+    ("`SqliteBackend::setup_schema`", "`syncguard acquire`"),
+    ("`purge_expired`", "`syncguard purge`"),
+];
+
 pub(crate) async fn doctor(store: &Store, output: Output) -> Result<u8, Failure> {
     let locks = store.open(Purpose::Look).await?;
     let findings = locks.preflight().await?;
+    let findings: Vec<_> = findings.iter().map(for_a_shell).collect();
     let value = json!({
         "store": store.to_string(),
         "findings": findings,
@@ -21,6 +38,17 @@ pub(crate) async fn doctor(store: &Store, output: Output) -> Result<u8, Failure>
         0 => Ok(0),
         _ => Ok(exit::NO),
     }
+}
+
+/// The same finding. Where its advice is a call of a program, the option or command for it stands before that.
+fn for_a_shell(finding: &Finding) -> Finding {
+    let fix = CALLS
+        .iter()
+        .fold(finding.fix().to_owned(), |fix, (call, here)| {
+            fix.replace(call, &format!("{here} (in Rust {call})"))
+        });
+    let found = finding.found().to_owned();
+    Finding::new(finding.severity(), finding.code(), found, fix)
 }
 
 fn report(findings: &[Finding]) -> String {

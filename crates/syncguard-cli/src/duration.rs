@@ -45,11 +45,19 @@ pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A duration in its two largest units: `1d 2h`, `2m 5s`, `350ms`.
+/// A duration in its two largest units, rounded up: `1d 2h`, `2m 5s`, `350ms`. So nothing ends later than is shown.
 pub(crate) fn show(duration: Duration) -> String {
-    let seconds = duration.as_secs();
+    let millis = duration.as_millis();
+    let smallest = match millis {
+        0..1_000 => 1,
+        1_000..3_600_000 => 1_000,
+        3_600_000..86_400_000 => 60_000,
+        _ => 3_600_000,
+    };
+    let millis = millis.next_multiple_of(smallest);
+    let seconds = millis / 1_000;
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
-    let two = |large: u64, unit: &str, small: u64, part: &str| match small {
+    let two = |large: u128, unit: &str, small: u128, part: &str| match small {
         0 => format!("{large}{unit}"),
         _ => format!("{large}{unit} {small}{part}"),
     };
@@ -58,7 +66,7 @@ pub(crate) fn show(duration: Duration) -> String {
         (_, 1.., ..) => two(hours, "h", minutes, "m"),
         (_, _, 1.., _) => two(minutes, "m", seconds % 60, "s"),
         (.., 1..) => format!("{seconds}s"),
-        _ => format!("{}ms", duration.as_millis()),
+        _ => format!("{millis}ms"),
     }
 }
 
@@ -103,13 +111,16 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_shown_in_two_units() {
+    fn durations_are_shown_in_two_units_and_never_as_less() {
         for (millis, text) in [
             (0, "0ms"),
             (350, "350ms"),
-            (12_345, "12s"),
+            (1_001, "2s"),
+            (59_999, "1m"),
             (125_000, "2m 5s"),
-            (3_600_000, "1h"),
+            (3_599_001, "1h"),
+            (3_600_001, "1h 1m"),
+            (86_399_999, "1d"),
             (93_600_000, "1d 2h"),
         ] {
             assert_eq!(show(Duration::from_millis(millis)), text);

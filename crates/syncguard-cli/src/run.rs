@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use serde_json::json;
-use syncguard_core::{LockError, LockGuard, Locks, ReleaseResult};
+use syncguard_core::{Lease, LockError, LockGuard, Locks, ReleaseResult};
 use tokio::time::{Instant, sleep_until};
 
 use crate::args::RunArgs;
@@ -48,17 +48,17 @@ pub(crate) async fn run(args: &RunArgs, store: &Store, output: Output) -> Result
         Acquisition::Interrupted(signal) => return Ok(exit::of_signal(signal)),
     };
     let ran = under_the_lock(args, &guard, &mut signals, output).await;
+    let lease = guard.lease();
     let released = async {
         let released = guard.release().await;
-        report_release(&locks, &released, output).await;
+        report_release(&locks, &lease, &released, output).await;
         released
     };
     let released = tokio::select! {
         biased;
         released = released => Some(released),
         () = signals.ending_twice() => {
-            let text = "stopped waiting for the release of the lock, which expires with its TTL";
-            output.note("unreleased", text, json!({})).await;
+            report_unreleased(&lease, "stopped waiting for the release of the lock", None, output).await;
             None
         }
     };
@@ -181,6 +181,7 @@ async fn supervise(
 /// Waits for background releases, and reports a lock that could not be released.
 async fn report_release(
     locks: &Locks,
+    lease: &Lease,
     released: &Result<ReleaseResult, LockError>,
     output: Output,
 ) {
@@ -188,10 +189,19 @@ async fn report_release(
     if let Err(error) = released
         && locks.pending() > 0
     {
-        let error = exit::chain(error);
-        let text = format!("failed to release the lock; it expires with its TTL: {error}");
-        output
-            .note("unreleased", &text, json!({ "message": error }))
-            .await;
+        report_unreleased(lease, "failed to release the lock", Some(error), output).await;
     }
+}
+
+async fn report_unreleased(lease: &Lease, what: &str, error: Option<&LockError>, output: Output) {
+    let mut text = format!(
+        "{what}; it expires in {}",
+        duration::show(lease.remaining())
+    );
+    let mut more = json!({ "expiresAtMs": lease.expires_at_ms() });
+    if let Some(error) = error {
+        text += &format!(": {}", exit::chain(error));
+        more["error"] = serde_json::to_value(error).unwrap_or_default();
+    }
+    output.note("unreleased", &text, more).await;
 }

@@ -134,7 +134,9 @@ fn two_presses_of_ctrl_c_end_a_release_without_an_answer() {
     let stage = Stage::redis();
     let server = stage.server.as_ref().unwrap();
     let script = "echo ready > log; until [ -e stop ]; do sleep 0.05; done; exit 3";
-    let options = ["run", "k", "--ttl", "10m", "--", "sh", "-c", script];
+    let options = [
+        "run", "k", "--ttl", "10m", "--json", "--", "sh", "-c", script,
+    ];
     let mut terminal = Terminal::start(&stage, &options);
     stage.wait_for("log", "ready");
     server.pause().unwrap();
@@ -148,6 +150,7 @@ fn two_presses_of_ctrl_c_end_a_release_without_an_answer() {
         "one is not enough"
     );
     terminal.press("\x03");
+    terminal.read_until("\"expiresAtMs\"");
     assert_eq!(terminal.syncguard.code(), 3);
     assert!(
         pressed.elapsed() < Duration::from_secs(5),
