@@ -356,13 +356,14 @@ fn classify_kind(error: &Error) -> Classified {
 /// which are sentences.
 fn reply_code(error: &Error) -> Option<&str> {
     let details = error.details();
-    // Up to version 6, Redis puts a text before the error of a script.
-    let inner = details
-        .split_once("@user_script:")
-        .filter(|_| details.contains("Error running script"))
-        .and_then(|(_, at)| at.trim_start().split_once(": "))
-        .and_then(|(_, error)| first_code(error.trim_start_matches(['-', '@'])));
-    inner.or_else(|| first_code(details))
+    // Up to version 6, Redis puts places in the script before the error of a script, sometimes two.
+    let in_script = details
+        .rsplit_once("@user_script:")
+        .and_then(|(_, at)| at.trim_start().split_once(": "));
+    match in_script {
+        Some((_, error)) => Some(first_code(error.trim_start_matches('-')).unwrap_or("ERR")),
+        None => first_code(details),
+    }
 }
 
 fn first_code(text: &str) -> Option<&str> {

@@ -83,7 +83,11 @@ fn every_reply_has_its_code_and_was_not_applied() {
         ),
         (
             RateLimited,
-            "ERR Error running script (call to f_abc): @user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
+            "ERR Error running script (call to f_abc): @user_script:12: @user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
+        ),
+        (
+            ServiceUnavailable,
+            "ERR Error running script: @user_script: 12: -READONLY You can't write against a read only replica.",
         ),
         (Internal, "ERR increment or decrement would overflow"),
     ] {
@@ -108,6 +112,10 @@ fn what_can_fail_in_the_middle_of_a_script_has_an_unknown_outcome() {
         (
             AuthFailed,
             "ERR The user executing the script can't access at least one of the keys mentioned",
+        ),
+        (
+            AuthFailed,
+            "@user_script: 22: The user executing the script can't access at least one of the keys mentioned",
         ),
         (
             AuthFailed,

@@ -34,6 +34,23 @@ pub(crate) const DOCUMENTED_RIGHTS: [&str; 12] = [
     "+client|tracking",
 ];
 
+/// `PEXPIRETIME`, on Redis 6.2, too.
+const EXPIRES_AT_MS: &str = "
+    local at = redis.pcall('PEXPIRETIME', KEYS[1])
+    if type(at) == 'number' then
+      return at
+    end
+    local function now()
+      local time = redis.call('TIME')
+      return time[1] * 1000 + math.floor(time[2] / 1000)
+    end
+    local before, left
+    repeat
+      before, left = now(), redis.call('PTTL', KEYS[1])
+    until before == now()
+    return left < 0 and left or before + left
+";
+
 /// A connection that sends any command.
 #[derive(Clone)]
 pub(crate) struct Raw(Client);
@@ -60,6 +77,11 @@ impl Raw {
             .iter()
             .map(|&text| Value::from(text.to_owned()));
         self.0.custom(name, arguments.collect()).await
+    }
+
+    /// When a name expires; -1 if it does not, -2 if it does not exist.
+    pub(crate) async fn expires_at_ms(&self, name: &str) -> i64 {
+        self.run(&["EVAL", EXPIRES_AT_MS, "1", name]).await
     }
 
     pub(crate) async fn get(&self, key: &str) -> Option<String> {

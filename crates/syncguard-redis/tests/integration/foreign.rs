@@ -17,7 +17,7 @@ async fn assert_untouched<T: std::fmt::Debug>(
         let mut all = Vec::new();
         for name in names {
             let dumped: syncguard_redis::fred::types::Value = raw.run(&["DUMP", name]).await;
-            all.push((dumped, raw.run::<i64>(&["PEXPIRETIME", name]).await));
+            all.push((dumped, raw.expires_at_ms(name).await));
         }
         (all, raw.keys().await)
     };
@@ -174,7 +174,7 @@ async fn without_memory_there_is_an_error_and_never_half_a_lock() {
     assert!(after.expires_at_ms > before.expires_at_ms + 20_000);
     let index = format!("syncguard:id:{}", held.lock_id().as_str());
     for name in ["syncguard:held", &index] {
-        let ends: i64 = raw.run(&["PEXPIRETIME", name]).await;
+        let ends: i64 = raw.expires_at_ms(name).await;
         assert_eq!(ends, after.expires_at_ms, "{name}");
     }
     assert!(

@@ -84,7 +84,7 @@ async fn another_implementations_lock_has_it_too() {
         );
         raw.run::<()>(&["SET", "syncguard:k", &stored, "PX", "1000"])
             .await;
-        let pxat: i64 = raw.run(&["PEXPIRETIME", "syncguard:k"]).await;
+        let pxat: i64 = raw.expires_at_ms("syncguard:k").await;
         let late = pxat - expires_at_ms;
         let left = free_in(&backend).await;
         let until = Instant::now() + left + Duration::from_millis(late.max(0).unsigned_abs());

@@ -275,7 +275,7 @@ async fn a_server_without_its_replicas_or_busy_is_unavailable() {
 
     // A busy server refuses a client that connects, so all connections are made before.
     let killer = Raw::connect(&server.url()).await;
-    raw.run::<()>(&["CONFIG", "SET", "busy-reply-threshold", "50"])
+    raw.run::<()>(&["CONFIG", "SET", "lua-time-limit", "50"])
         .await;
     let script =
         tokio::spawn(async move { raw.try_run::<()>(&["EVAL", "while true do end", "0"]).await });

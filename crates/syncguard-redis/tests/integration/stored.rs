@@ -59,8 +59,8 @@ async fn three_keys_hold_what_the_specification_says() {
 
 /// By the time of expiry that Redis reports, to the millisecond.
 async fn assert_same_expiry(raw: &Raw, lock: &str, index: &str) {
-    let of_lock: i64 = raw.run(&["PEXPIRETIME", lock]).await;
-    let of_index: i64 = raw.run(&["PEXPIRETIME", index]).await;
+    let of_lock: i64 = raw.expires_at_ms(lock).await;
+    let of_index: i64 = raw.expires_at_ms(index).await;
     assert_eq!(of_lock, of_index);
     let value: serde_json::Value = serde_json::from_str(&raw.get(lock).await.unwrap()).unwrap();
     let stored = value["expiresAtMs"].as_i64().unwrap();
@@ -94,7 +94,7 @@ async fn a_contended_acquire_writes_nothing() {
     let guard = granted(&locks, "k").await;
     let before = (
         raw.get("syncguard:k").await,
-        raw.run::<i64>(&["PEXPIRETIME", "syncguard:k"]).await,
+        raw.expires_at_ms("syncguard:k").await,
         raw.get("syncguard:fence:syncguard:k").await,
         raw.keys().await,
         raw.info("persistence", "rdb_changes_since_last_save").await,
@@ -104,7 +104,7 @@ async fn a_contended_acquire_writes_nothing() {
     }
     let after = (
         raw.get("syncguard:k").await,
-        raw.run::<i64>(&["PEXPIRETIME", "syncguard:k"]).await,
+        raw.expires_at_ms("syncguard:k").await,
         raw.get("syncguard:fence:syncguard:k").await,
         raw.keys().await,
         raw.info("persistence", "rdb_changes_since_last_save").await,
