@@ -67,6 +67,7 @@ macro_rules! __for_each_fault_case {
             }
             load {
                 shared the_store_is_away_under_many_acquires;
+                shared the_store_hangs_under_many_acquires;
                 shared no_call_outlasts_its_deadline_while_connections_break;
                 shared abandoned_acquires_of_a_held_key_do_not_slow_others;
             }

@@ -19,7 +19,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::error;
 
-/// How long a channel may stay silent before a request that timed out replaces it.
+/// How long a channel may stay silent before requests that time out replace it.
 const MOST_SILENCE: Duration = Duration::from_secs(1);
 
 pub(crate) type Client = FirestoreClient<GoogleAuthMiddleware>;
@@ -31,7 +31,7 @@ pub type FirestoreApi = GoogleApi<Client>;
 ///
 /// A channel reconnects once it knows that its connection is closed. If a failover or a firewall
 /// drops the connection without notice, that takes a minute. So a request that times out replaces a
-/// channel on which nothing has arrived since the request was sent.
+/// channel on which nothing has arrived since the request was sent, or since an earlier one that timed out.
 #[derive(Clone)]
 pub(crate) struct Connection(Arc<Shared>);
 
@@ -47,6 +47,8 @@ struct Current {
     number: u64,
     /// When the server last replied on this channel, or when the channel was made.
     heard: Instant,
+    /// When the first request was sent that timed out and was followed by no reply.
+    unanswered: Option<Instant>,
 }
 
 /// The settings of a channel.
@@ -84,6 +86,7 @@ impl Connection {
             service,
             number: 0,
             heard: Instant::now(),
+            unanswered: None,
         });
         Self(Arc::new(Shared { current, origin }))
     }
@@ -158,6 +161,7 @@ impl Connection {
         let mut current = self.current();
         if current.number == number {
             current.heard = Instant::now();
+            current.unanswered = None;
         }
     }
 
@@ -167,9 +171,13 @@ impl Connection {
             return;
         };
         let mut current = self.current();
-        // If the request had little time left, its timeout proves nothing.
-        let silent = current.heard < sent && sent.elapsed() >= MOST_SILENCE;
-        if current.number != number || !silent {
+        if current.number != number || current.heard >= sent {
+            return;
+        }
+        // If the request had little time left, its timeout alone proves nothing.
+        let since = current.unanswered.map_or(sent, |first| first.min(sent));
+        current.unanswered = Some(since);
+        if since.elapsed() < MOST_SILENCE {
             return;
         }
         if let Ok(service) = origin.authenticated(origin.endpoint.connect_lazy()) {
@@ -178,6 +186,7 @@ impl Connection {
                 service,
                 number: number.wrapping_add(1),
                 heard: Instant::now(),
+                unanswered: None,
             };
         }
     }

@@ -113,6 +113,23 @@ async fn a_connection_that_is_lost_without_notice_fails_one_operation() {
     assert_eq!(relay.connections(), 2);
 }
 
+/// With deadlines so short that no timeout alone proves a loss. Keepalive takes a minute.
+#[tokio::test]
+async fn a_connection_that_is_lost_without_notice_is_replaced_however_short_the_deadlines_are() {
+    let database = Database::new();
+    let relay = Relay::to(&database.host);
+    let locks = through(&relay, &database, Duration::from_millis(900)).await;
+    while locks.is_locked("k").await.is_err() {}
+    let connections = relay.connections();
+    relay.lose_connections();
+    let lost = Instant::now();
+    while let Err(error) = locks.is_locked("k").await {
+        assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error:?}");
+        assert!(lost.elapsed() < MINUTE / 2, "it is not replaced");
+    }
+    assert!(relay.connections() > connections);
+}
+
 #[tokio::test]
 async fn an_address_that_leads_to_another_server_after_a_failover() {
     let database = Database::new();

@@ -29,6 +29,15 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(30);
 /// released in the background, not those that fail without a connection. Once the store is back, they are
 /// soon released, and acquires are as fast as before.
 pub async fn the_store_is_away_under_many_acquires<T: Target>(fixture: Fixture<T>) {
+    away_under_many_acquires(&fixture, Faults::REFUSE).await;
+}
+
+/// The same if connections hang instead of breaking. No acquire then waits longer than its deadline.
+pub async fn the_store_hangs_under_many_acquires<T: Target>(fixture: Fixture<T>) {
+    away_under_many_acquires(&fixture, Faults::HALF_OPEN).await;
+}
+
+async fn away_under_many_acquires<T: Target>(fixture: &Fixture<T>, fault: Faults) {
     const DEADLINES: u32 = 3;
     // Some stores wait for a connection until the deadline.
     let timeout = TROUBLE / DEADLINES;
@@ -36,12 +45,8 @@ pub async fn the_store_is_away_under_many_acquires<T: Target>(fixture: Fixture<T
     let client = network
         .client_with(|builder| builder.operation_timeout(timeout))
         .await;
-    let (over, failed, back) = (
-        AtomicBool::new(false),
-        AtomicUsize::new(0),
-        AtomicUsize::new(0),
-    );
-    let is_back = AtomicBool::new(false);
+    let [failed, unknown_meanwhile, back] = [const { AtomicUsize::new(0) }; 3];
+    let [restored, is_back, over] = [const { AtomicBool::new(false) }; 3];
     let callers = (0..CALLERS).map(async |caller| {
         let mut unknown = Vec::new();
         for attempt in 0.. {
@@ -49,7 +54,10 @@ pub async fn the_store_is_away_under_many_acquires<T: Target>(fixture: Fixture<T
                 break;
             }
             let key = fixture.key(&format!("{caller}:{attempt}"));
-            match client.locks.try_lock(&key).ttl(LONG).await {
+            let is_before = !restored.load(Ordering::Relaxed);
+            let attempt = client.locks.try_lock(&key).ttl(LONG).into_future();
+            let attempt = by(attempt, Instant::now() + 2 * timeout).await;
+            match attempt.expect("an acquire outlasts its deadline") {
                 Ok(guard) => {
                     drop(guard.expect("the key is held"));
                     if is_back.load(Ordering::Relaxed) {
@@ -59,6 +67,7 @@ pub async fn the_store_is_away_under_many_acquires<T: Target>(fixture: Fixture<T
                 Err(error) => {
                     failed.fetch_add(1, Ordering::Relaxed);
                     if error.outcome_unknown() {
+                        unknown_meanwhile.fetch_add(is_before.into(), Ordering::Relaxed);
                         unknown.push(key);
                     }
                 }
@@ -69,13 +78,14 @@ pub async fn the_store_is_away_under_many_acquires<T: Target>(fixture: Fixture<T
     });
     let trouble = async {
         tokio::time::sleep(PAUSE * 20).await;
-        network.set(Faults::REFUSE);
+        network.set(fault);
         let mut most_pending = 0;
         let started = Instant::now();
         while started.elapsed() < TROUBLE {
             tokio::time::sleep(PAUSE).await;
             most_pending = most_pending.max(client.locks.pending());
         }
+        restored.store(true, Ordering::Relaxed);
         network.set(Faults::NONE);
         let returned = Instant::now();
         let again = async || client.locks.try_lock(fixture.key("again")).await.ok();
@@ -89,15 +99,14 @@ pub async fn the_store_is_away_under_many_acquires<T: Target>(fixture: Fixture<T
     let before = pairs(&client, &fixture.key("before"), PAUSE).await;
     let (unknown, (most_pending, returned)) = tokio::join!(join_all(callers), trouble);
     let after = pairs(&client, &fixture.key("after"), PAUSE).await;
-    let (failed, unknown) = (failed.into_inner(), unknown.concat());
+    let (failed, meanwhile) = (failed.into_inner(), unknown_meanwhile.into_inner());
     assert!(failed >= CALLERS, "only {failed} acquires failed");
     // Each caller may have had one acquire in flight for each deadline, and the release of its guard.
     let most = CALLERS * (2 + DEADLINES as usize);
     assert!(
-        most_pending <= most && unknown.len() <= most,
-        "{most_pending} background releases were pending and the outcome of {} acquires was unknown, \
-         of {failed} that failed; no more than {most} can have been sent",
-        unknown.len()
+        most_pending <= most && meanwhile <= most,
+        "{most_pending} background releases were pending and the outcome of {meanwhile} acquires was unknown, \
+         of {failed} that failed; no more than {most} can have been sent"
     );
     is_as_fast(median(after), median(before));
     let drained = client
@@ -105,7 +114,7 @@ pub async fn the_store_is_away_under_many_acquires<T: Target>(fixture: Fixture<T
         .drain(SETTLED_WITHIN.saturating_sub(returned.elapsed()));
     let drained = drained.await;
     drained.expect("background releases are still pending 30 s after the store's return");
-    for key in unknown {
+    for key in unknown.concat() {
         assert!(!is_held(&direct.locks, &key).await, "a lock stayed behind");
     }
 }
