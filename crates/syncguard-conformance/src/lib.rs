@@ -127,6 +127,7 @@
 
 mod bench;
 mod capture;
+mod case_report;
 pub mod cases;
 mod client;
 mod clock;
@@ -150,13 +151,14 @@ mod steps;
 mod suite;
 
 pub use crate::bench::Bench;
+pub use crate::case_report::{CaseReport, Status};
 pub use crate::client::Client;
 pub use crate::diagnosis::Cause;
 pub use crate::harness::{Harness, Stored};
 pub use crate::known::Mutants;
 pub use crate::outcome::{CaseResult, Failure, Outcome};
 pub use crate::registry::{CaseInfo, cases};
-pub use crate::report::{CaseReport, Report, Status};
+pub use crate::report::Report;
 pub use crate::run::{DEFAULT_CASE_TIMEOUT, DEFAULT_CONCURRENCY, RunOptions, run};
 #[doc(hidden)]
 pub use crate::suite::__run_test;

@@ -84,6 +84,59 @@ pub(crate) fn refused<B: LockBackend>(
     })
 }
 
+/// The quickest grants of a free key, and the quickest refusals of another one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quickest {
+    granting: Duration,
+    refusing: Option<Duration>,
+}
+
+impl Quickest {
+    pub(crate) const NONE: Self = Self {
+        granting: Duration::MAX,
+        refusing: None,
+    };
+
+    /// Acquires the idle key, and tries to acquire the other one. Returns whether that was refused.
+    #[track_caller]
+    pub(crate) fn measure<B: LockBackend>(
+        &mut self,
+        client: &Client<B>,
+        idle: &LockKey,
+        key: &LockKey,
+    ) -> impl Future<Output = Result<bool, Failure>> {
+        step(async move {
+            let began = Instant::now();
+            let grant = acquire(client, idle, LONG).await?;
+            self.granting = self.granting.min(began.elapsed());
+            release(client, &grant.lock_id).await?;
+            let (challenger, lasting) = (LockId::generate()?, ttl(LONG)?);
+            let began = Instant::now();
+            let refused = client.acquire(key, &challenger, lasting).await?.is_locked();
+            let took = began.elapsed();
+            if refused {
+                self.refusing = Some(self.refusing.map_or(took, |quickest| quickest.min(took)));
+            } else {
+                release(client, &challenger).await?;
+            }
+            Ok(refused)
+        })
+    }
+
+    /// Fails if the quickest refusal took much longer than grants do.
+    #[track_caller]
+    pub(crate) fn refusals_do_not_wait(&self) -> Result<(), Failure> {
+        let (refusing, bound) = (
+            self.refusing.unwrap_or_default(),
+            self.granting * 10 + ms(50),
+        );
+        require(
+            refusing <= bound,
+            format_args!("the quickest refusal: expected {bound:?} at most, saw {refusing:?}"),
+        )
+    }
+}
+
 /// Releases a lock that must be held.
 #[track_caller]
 pub(crate) fn release<B: LockBackend>(

@@ -68,6 +68,9 @@ const SHORTENED: History = History {
 /// of a case.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// More rounds than these show how fast a store is, on a busy machine, too.
+const SLOW_ROUNDS: usize = 2;
+
 const TOO_SLOW: Outcome =
     Outcome::Skipped("the store takes too long to be asked in the last milliseconds of a lease");
 
@@ -135,7 +138,8 @@ fn contend_to_the_end<H: Harness>(
             if undecided.is_empty() {
                 return Ok(Outcome::Passed);
             }
-            if fastest > window * SELDOM / 2 || began.elapsed() > PATIENCE {
+            let slow = round >= SLOW_ROUNDS && fastest > window * SELDOM / 2;
+            if slow || began.elapsed() > PATIENCE {
                 return Ok(TOO_SLOW);
             }
         }
@@ -197,7 +201,8 @@ pub async fn its_holder_is_heard_until_the_end<H: Harness>(bench: Bench<H>) -> C
             return Ok(Outcome::Passed);
         }
         // The call that begins the lease and the call of its holder both take their time.
-        if fastest > WINDOW / 2 || began.elapsed() > PATIENCE / 2 {
+        let slow = fastest > WINDOW / 2 && began.elapsed() > PATIENCE / 6;
+        if slow || began.elapsed() > PATIENCE / 2 {
             return Ok(TOO_SLOW);
         }
     }

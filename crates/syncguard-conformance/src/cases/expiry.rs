@@ -127,8 +127,8 @@ pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
     const SLOW_ROUNDS: usize = 3;
-    // An answer and two readings of the clock fit into a millisecond.
-    const FAST: Duration = Duration::from_micros(250);
+    // Between two readings of the clock, and an answer between them, less than a millisecond can pass.
+    const FAST: Duration = Duration::from_micros(450);
     // If the store is fast and the machine is busy. Far below the timeout of a case.
     const PATIENCE: Duration = Duration::from_secs(30);
     let client = bench.client().await?;

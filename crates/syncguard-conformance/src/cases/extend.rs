@@ -1,6 +1,7 @@
 //! Replacing a lock's remaining time.
 
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use syncguard_core::backend::{LockBackend, Lookup};
@@ -100,7 +101,7 @@ pub async fn a_few_milliseconds_are_done<H: Harness>(bench: Bench<H>) -> CaseRes
     }
     let dead_at = dead_at(ms(20));
     clock.stop().await?;
-    let moved = move_a_little(&client, &bench.keys("moved", 10)?).await?;
+    let moved = move_a_little(&client, &bench.keys("moved", 4)?).await?;
     tokio::time::sleep_until(dead_at.into()).await;
     for key in &keys {
         free(&client, key).await?;
@@ -123,67 +124,43 @@ fn move_a_little<B: LockBackend>(
     keys: &[LockKey],
 ) -> impl Future<Output = Result<bool, Failure>> {
     const MOVES: usize = 20;
-    const ROUNDS: usize = 60;
+    const PATIENCE: Duration = Duration::from_secs(30);
     step(async move {
-        let moving = keys.iter().map(|key| Moving::new(client, key));
-        let mut moving = try_join_all(moving).await?;
-        let mut moved = Vec::new();
-        for by_ms in (1..=5).cycle().take(ROUNDS) {
-            let round = moving.iter_mut().map(|lock| lock.move_by(client, by_ms));
-            moved.extend(try_join_all(round).await?.into_iter().flatten());
-            if moved.len() >= MOVES && moved.contains(&1) {
-                break;
+        let moves = Mutex::new(Vec::new());
+        let decided = || {
+            let moves = moves.lock();
+            moves.is_ok_and(|moves| moves.len() >= MOVES && moves.contains(&1))
+        };
+        let began = Instant::now();
+        let moving = keys.iter().map(|key| async {
+            let id = acquire(client, key, LONG).await?.lock_id;
+            let (mut former_ms, mut passed_ms) = (renew(client, &id, LONG).await?, 0);
+            let mut lasting_ms = ttl(LONG)?.as_millis();
+            for by_ms in (1..=5).cycle() {
+                if decided() || began.elapsed() > PATIENCE {
+                    break;
+                }
+                // As if as much time passes before this extend as before the last one.
+                let next_ms = (lasting_ms - passed_ms + by_ms).max(1);
+                let expires_at_ms = renew(client, &id, ms(next_ms.unsigned_abs())).await?;
+                let moved_ms = expires_at_ms - former_ms;
+                passed_ms = moved_ms - (next_ms - lasting_ms);
+                (lasting_ms, former_ms) = (next_ms, expires_at_ms);
+                if (1..=5).contains(&moved_ms) {
+                    let found = client.lookup_raw(Lookup::Key(key)).await?;
+                    let stored_ms = found.map(|info| info.expires_at_ms);
+                    same("the expiry at the store", stored_ms, Some(expires_at_ms))?;
+                    moves
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(moved_ms);
+                }
             }
-        }
-        for lock in &moving {
-            release(client, &lock.id).await?;
-        }
-        Ok(moved.len() >= MOVES && moved.contains(&1))
+            release(client, &id).await
+        });
+        try_join_all(moving).await?;
+        Ok(decided())
     })
-}
-
-/// A lock whose expiry is moved.
-struct Moving<'a> {
-    key: &'a LockKey,
-    id: LockId,
-    lasting_ms: i64,
-    expires_at_ms: i64,
-    /// The time between the last two extends.
-    passed_ms: i64,
-}
-
-impl<'a> Moving<'a> {
-    async fn new<B: LockBackend>(client: &Client<B>, key: &'a LockKey) -> Result<Self, Failure> {
-        let grant = acquire(client, key, LONG).await?;
-        Ok(Self {
-            key,
-            id: grant.lock_id,
-            lasting_ms: ttl(LONG)?.as_millis(),
-            expires_at_ms: grant.expires_at_ms,
-            passed_ms: 0,
-        })
-    }
-
-    /// Moves the expiry by this, if as much time passes before this extend as before the last one. Returns the change
-    /// if it is of one to five milliseconds.
-    async fn move_by<B: LockBackend>(
-        &mut self,
-        client: &Client<B>,
-        by_ms: i64,
-    ) -> Result<Option<i64>, Failure> {
-        let next_ms = (self.lasting_ms - self.passed_ms + by_ms).max(1);
-        let expires_at_ms = renew(client, &self.id, ms(next_ms.unsigned_abs())).await?;
-        let moved_ms = expires_at_ms - self.expires_at_ms;
-        self.passed_ms = moved_ms - (next_ms - self.lasting_ms);
-        (self.lasting_ms, self.expires_at_ms) = (next_ms, expires_at_ms);
-        if !(1..=5).contains(&moved_ms) {
-            return Ok(None);
-        }
-        let found = client.lookup_raw(Lookup::Key(self.key)).await?;
-        let stored_ms = found.map(|info| info.expires_at_ms);
-        same("the expiry at the store", stored_ms, Some(expires_at_ms))?;
-        Ok(Some(moved_ms))
-    }
 }
 
 /// Extend returns the expiry that the store then shows.

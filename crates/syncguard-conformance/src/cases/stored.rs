@@ -302,7 +302,7 @@ pub async fn a_halted_purge_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseR
 ///
 /// Proves G3, A2, L4. Refusals, reads and listings, of locks whose leases have just expired.
 pub async fn a_call_in_the_tolerance_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
-    const ROUNDS: usize = 5;
+    const ROUNDS: usize = 12;
     const LEASES: usize = 2;
     let (client, other) = (bench.client().await?, bench.client().await?);
     for round in 0..ROUNDS {
