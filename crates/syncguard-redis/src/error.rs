@@ -376,7 +376,9 @@ fn first_code(text: &str) -> Option<&str> {
 /// search for the whole key would not find it.
 fn without_arguments(error: &Error) -> Option<String> {
     let (shown, _) = error.details().split_once(", with args")?;
-    Some(format!("{shown}; the rest is redacted, it quotes arguments"))
+    Some(format!(
+        "{shown}; the rest is redacted, it quotes arguments"
+    ))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ fn json(stage: &Stage, arguments: &[&str]) -> (i32, Value) {
 #[test]
 fn the_life_of_a_lock() {
     for stage in Stage::each() {
-        let output = stage.syncguard(&["acquire", "k", "--ttl", "5m"]);
+        let output = stage.syncguard(&["acquire", "k", "--ttl", "4m50s"]);
         assert!(output.status.success());
         let id = String::from_utf8(output.stdout).unwrap();
         let id = id.strip_suffix('\n').unwrap();
@@ -158,7 +158,7 @@ fn a_release_by_force_needs_a_yes() {
 #[test]
 fn a_release_by_force_shows_the_lock_and_asks() {
     for stage in Stage::each() {
-        assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "10m"]).0, 0);
+        assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "9m50s"]).0, 0);
         for (answer, code) in [("n", 1), ("", 1), ("y", 0)] {
             let mut terminal = Terminal::start(&stage, &["release", "--force", "k"]);
             let said = terminal.read_until("[y/N]");
