@@ -1,7 +1,7 @@
 //! [`Place`]: the location of a store, and whether its files are still those that were opened.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use syncguard_core::LockError;
 
@@ -15,6 +15,8 @@ pub(crate) enum Place {
     File(FilePlace),
 }
 
+type Opened = Arc<[(PathBuf, Identity)]>;
+
 /// A file, and which files were there when it was opened.
 #[derive(Debug)]
 pub(crate) struct FilePlace {
@@ -25,7 +27,7 @@ pub(crate) struct FilePlace {
     /// The file that the backend's own connections opened.
     main: OnceLock<Identity>,
     /// Which other files were there when an operation had succeeded: those beside it, or the file of a pool.
-    opened: OnceLock<Vec<(PathBuf, Identity)>>,
+    opened: Mutex<Option<Opened>>,
 }
 
 impl Place {
@@ -51,7 +53,7 @@ impl Place {
         Self::File(FilePlace {
             path,
             side_files,
-            opened: OnceLock::new(),
+            opened: Mutex::new(None),
             main: OnceLock::new(),
         })
     }
@@ -82,7 +84,15 @@ impl Place {
     /// Remembers which files are there, once an operation has succeeded on them.
     pub(crate) fn remember(&self) {
         if let Self::File(file) = self {
-            file.opened.get_or_init(|| file.present());
+            file.opened().get_or_insert_with(|| file.present());
+        }
+    }
+
+    /// Forgets the files beside the file. SQLite removes them with the last connection, and the next one makes them
+    /// anew.
+    pub(crate) fn forget_side_files(&self) {
+        if let Self::File(file) = self {
+            *file.opened() = None;
         }
     }
 
@@ -96,7 +106,8 @@ impl Place {
         if main.is_some_and(|main| Identity::of(&file.path) != Some(*main)) {
             return Err(replaced(&file.path));
         }
-        let opened = file.opened.get().map_or(&[][..], Vec::as_slice);
+        let opened = file.opened().clone();
+        let opened = opened.as_deref().unwrap_or_default();
         let is_there = |(path, opened): &(PathBuf, Identity)| Identity::of(path) == Some(*opened);
         match opened.iter().find(|opened| !is_there(opened)) {
             Some((path, _)) => Err(replaced(path)),
@@ -137,7 +148,11 @@ impl Place {
 }
 
 impl FilePlace {
-    fn present(&self) -> Vec<(PathBuf, Identity)> {
+    fn opened(&self) -> MutexGuard<'_, Option<Opened>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn present(&self) -> Opened {
         let mut paths = match self.main.get() {
             Some(_) => Vec::new(),
             None => vec![self.path.clone()],

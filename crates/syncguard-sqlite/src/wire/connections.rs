@@ -33,7 +33,22 @@ pub(super) fn until(deadline: Instant) -> Instant {
 }
 
 /// The turn, and its connection. `None` if the connections are a pool's, or if the connection was lost.
-pub(super) type Turn = OwnedMutexGuard<Option<SqliteConnection>>;
+pub(super) type Turn = OwnedMutexGuard<Option<Own>>;
+
+/// A connection of the backend's own.
+pub(super) struct Own {
+    connection: SqliteConnection,
+    _open: Arc<()>,
+}
+
+impl Own {
+    fn new(connection: SqliteConnection, open: &Arc<()>) -> Self {
+        Self {
+            connection,
+            _open: Arc::clone(open),
+        }
+    }
+}
 
 /// Where connections come from.
 ///
@@ -41,10 +56,12 @@ pub(super) type Turn = OwnedMutexGuard<Option<SqliteConnection>>;
 /// anyway. So a release never overtakes an acquire of the same id, even one whose caller has left.
 pub(crate) struct Connections {
     origin: Origin,
-    writer: Arc<Mutex<Option<SqliteConnection>>>,
+    writer: Arc<Mutex<Option<Own>>>,
     /// For operations that only read, while another one writes. In memory the same as the writer: another
     /// connection would be another store.
-    reader: Arc<Mutex<Option<SqliteConnection>>>,
+    reader: Arc<Mutex<Option<Own>>>,
+    /// Each of these two connections has a clone of it.
+    open: Arc<()>,
     closed: AtomicBool,
 }
 
@@ -63,17 +80,22 @@ impl Connections {
         deadline: Instant,
     ) -> Result<Self, LockError> {
         let before = place.identity();
-        let writer = open(&target, deadline).await?;
+        let counted = Arc::new(());
+        let writer = Own::new(open(&target, deadline).await?, &counted);
         let writer = Arc::new(Mutex::new(Some(writer)));
         let reader = match place {
             Place::Memory(_) => Arc::clone(&writer),
-            Place::File(_) => Arc::new(Mutex::new(Some(open(&target, deadline).await?))),
+            Place::File(_) => {
+                let reader = Own::new(open(&target, deadline).await?, &counted);
+                Arc::new(Mutex::new(Some(reader)))
+            }
         };
         place.remember_main(before)?;
         Ok(Self {
             origin: Origin::Own(Box::new(target)),
             writer,
             reader,
+            open: counted,
             closed: AtomicBool::new(false),
         })
     }
@@ -83,6 +105,7 @@ impl Connections {
             origin: Origin::Given(pool),
             writer: Arc::default(),
             reader: Arc::default(),
+            open: Arc::default(),
             closed: AtomicBool::new(false),
         }
     }
@@ -133,6 +156,7 @@ impl Connections {
     pub(super) async fn connection(
         &self,
         turn: Option<Turn>,
+        place: &Place,
         until: Instant,
     ) -> Result<Connection, LockError> {
         if self.is_closed() {
@@ -144,7 +168,12 @@ impl Connections {
                     if Arc::ptr_eq(&self.writer, &self.reader) {
                         return Err(memory_ended());
                     }
-                    *turn = Some(open(target, until).await?);
+                    let connection = open(target, until).await?;
+                    // Nothing of this backend kept the side files, for example after the end of a runtime.
+                    if Arc::strong_count(&self.open) == 1 {
+                        place.forget_side_files();
+                    }
+                    *turn = Some(Own::new(connection, &self.open));
                 }
                 let in_memory = Arc::ptr_eq(&self.writer, &self.reader);
                 Ok(Connection::Own(turn, in_memory))
@@ -167,7 +196,7 @@ impl Connections {
         for slot in [&self.writer, &self.reader] {
             let closing = async {
                 match slot.lock().await.take() {
-                    Some(connection) => connection.close().await,
+                    Some(own) => own.connection.close().await,
                     None => Ok(()),
                 }
             };
@@ -219,7 +248,10 @@ pub(super) enum Connection {
 impl Connection {
     pub(super) fn get_mut(&mut self) -> Result<&mut SqliteConnection, sqlx::Error> {
         match self {
-            Self::Own(turn, _) => turn.as_mut().ok_or(sqlx::Error::WorkerCrashed),
+            Self::Own(turn, _) => match &mut **turn {
+                Some(own) => Ok(&mut own.connection),
+                None => Err(sqlx::Error::WorkerCrashed),
+            },
             Self::Given(_, connection) => Ok(connection),
         }
     }

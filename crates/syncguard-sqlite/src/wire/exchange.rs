@@ -49,7 +49,7 @@ impl Connections {
             if Instant::now() >= until {
                 return Err(busy.map_or_else(too_late, Failed::mapped));
             }
-            let connection = match self.connection(turn.take(), until).await {
+            let connection = match self.connection(turn.take(), &settings.place, until).await {
                 Ok(connection) => connection,
                 // The last attempt says what it waited for.
                 Err(error) => return Err(busy.map_or(error, Failed::mapped)),

@@ -37,23 +37,26 @@ async fn no_key_stays_held_and_no_transaction_open() {
         .unwrap();
 }
 
-/// The runtime ends in the middle of operations; the store is used on in another.
+/// The runtime ends in the middle of operations; the store is used on in another. If both connections were busy,
+/// they are closed then, and SQLite removes the files beside the database.
 #[test]
 fn a_store_outlives_the_runtime_that_made_it() {
-    let (_folder, path) = file();
-    let runtime = || tokio::runtime::Runtime::new().unwrap();
-    let first = runtime();
-    let backend = first.block_on(SqliteBackend::connect(&path)).unwrap();
-    for number in 0..20 {
-        let locks = Locks::new(backend.clone());
-        first.spawn(async move { locks.lock(format!("k{number}")).await });
+    for _ in 0..20 {
+        let (_folder, path) = file();
+        let runtime = || tokio::runtime::Runtime::new().unwrap();
+        let first = runtime();
+        let backend = first.block_on(SqliteBackend::connect(&path)).unwrap();
+        for number in 0..20 {
+            let locks = Locks::new(backend.clone());
+            first.spawn(async move { locks.lock(format!("k{number}")).await });
+        }
+        first.shutdown_background();
+        runtime().block_on(async {
+            let grant = take(&backend, &key("another"), MINUTE).await;
+            assert_ne!(grant.lock_id, LockId::generate().unwrap());
+            assert!(crate::common::is_held(&backend, &key("another")).await);
+        });
     }
-    first.shutdown_background();
-    runtime().block_on(async {
-        let grant = take(&backend, &key("another"), MINUTE).await;
-        assert_ne!(grant.lock_id, LockId::generate().unwrap());
-        assert!(crate::common::is_held(&backend, &key("another")).await);
-    });
 }
 
 /// Else other processes could not write until this one does.
