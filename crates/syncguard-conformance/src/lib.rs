@@ -70,6 +70,10 @@
 //! - *the backend gives no wake-ups*, or does not say when a key is free: callers poll it.
 //! - *the store takes too long*: its answers do not come within the second after an expiry, or within the last
 //!   milliseconds of a lease. Run it on a store that is nearer, or on a machine that is less busy.
+//! - *other calls did not end while a call was halted*: a call of the backend keeps the others out while it runs, or the
+//!   store takes seconds to answer.
+//! - *the expired locks were gone before the purge*: other users of the store purge it all the time, or the harness
+//!   cannot read the store.
 //!
 //! The tests of [`suite!`] report it on stderr, even if the runner captures output, and pass. Set
 //! `SYNCGUARD_CONFORMANCE_SKIPS=deny` to make them fail: if a backend must have every feature, and before a
@@ -138,17 +142,20 @@ pub mod faults;
 mod harness;
 mod keyspace;
 mod known;
+mod moment_of_death;
 #[cfg(doc)]
 #[doc = include_str!("mutants.md")]
 pub mod mutants {}
 mod outcome;
 mod pages;
 mod polling;
+mod purge_race;
 mod registry;
 mod report;
 mod run;
 mod steps;
 mod suite;
+mod view;
 
 pub use crate::bench::Bench;
 pub use crate::case_report::{CaseReport, Status};

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use syncguard_core::backend::{ListPage, LockBackend};
+use syncguard_core::backend::{FenceToken, ListPage, LockBackend};
 use syncguard_core::list::KeyPrefix;
-use syncguard_core::{LockInfoDebug, LockKey};
+use syncguard_core::{LockId, LockInfoDebug, LockKey};
 
+use crate::harness::Fence;
 use crate::outcome::{require, same, step};
+use crate::steps::{LONG, acquire, release};
 use crate::{Bench, Client, Failure, Harness, Outcome};
 
 pub(crate) const CANNOT_LIST: Outcome =
@@ -128,5 +130,118 @@ pub(crate) fn looked_up<B: LockBackend>(
             .await?;
         let found = found.ok_or_else(|| Failure::new("lookup: expected the lock, saw None"))?;
         Ok((key.as_str().to_owned(), found))
+    })
+}
+
+/// Acquires free keys, and shows the locks as a lookup does.
+#[track_caller]
+pub(crate) fn hold<B: LockBackend>(
+    client: &Client<B>,
+    keys: &[LockKey],
+) -> impl Future<Output = Result<Listed<B::Fence>, Failure>> {
+    step(async move {
+        let mut locks = BTreeMap::new();
+        for key in keys {
+            acquire(client, key, LONG).await?;
+            locks.extend([looked_up(client, key).await?]);
+        }
+        Ok(locks)
+    })
+}
+
+#[track_caller]
+pub(crate) fn release_all<B: LockBackend>(
+    client: &Client<B>,
+    locks: &Listed<B::Fence>,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let ids: Vec<LockId> = locks.values().map(|lock| lock.lock_id).collect();
+        for id in ids {
+            release(client, &id).await?;
+        }
+        Ok(())
+    })
+}
+
+/// The locks whose keys begin with this text.
+pub(crate) fn beginning<F: FenceToken>(locks: &Listed<F>, prefix: &str) -> Listed<F> {
+    let beginning = locks.iter().filter(|(text, _)| text.starts_with(prefix));
+    beginning
+        .map(|(text, lock)| (text.clone(), lock.clone()))
+        .collect()
+}
+
+/// Fails unless a listing shows all of these locks, each once, while others are granted after one page and released
+/// after the next, or the other way round.
+#[track_caller]
+pub(crate) fn changes_between_pages<H: Harness>(
+    bench: &Bench<H>,
+    client: &Client<H::Backend>,
+    other: &Client<H::Backend>,
+    held_first: bool,
+    expected: &Listed<Fence<H>>,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let prefix = KeyPrefix::new(bench.namespace())?;
+        let passing = [
+            bench.key("a:0")?,
+            bench.key("a:1")?,
+            bench.key("steady:1:z")?,
+            bench.key("z")?,
+        ];
+        let mut held = match held_first {
+            true => Some(hold(other, &passing).await?),
+            false => None,
+        };
+        let (mut listed, mut after) = (BTreeMap::new(), None);
+        loop {
+            let page = client.list(&prefix, after.as_ref(), 4).await?;
+            let page = page.ok_or_else(|| Failure::new("list: expected a page, saw None"))?;
+            for lock in page.locks {
+                let text = lock.key.as_str().to_owned();
+                let again = expected.contains_key(&text) && listed.contains_key(&text);
+                require(
+                    page.may_repeat || !again,
+                    "a listing: expected each lock once, saw one again",
+                )?;
+                listed.insert(text, lock);
+            }
+            held = match held {
+                Some(held) => {
+                    release_all(other, &held).await?;
+                    None
+                }
+                None => Some(hold(other, &passing).await?),
+            };
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        if let Some(held) = held {
+            release_all(other, &held).await?;
+        }
+        for (text, lock) in expected {
+            let what = format!("the lock on {text:?} while others come and go between pages");
+            same(&what, listed.get(text), Some(lock))?;
+        }
+        Ok(())
+    })
+}
+
+/// Fails unless a listing shows all of these locks, among others.
+#[track_caller]
+pub(crate) fn shows_all<B: LockBackend>(
+    client: &Client<B>,
+    prefix: &str,
+    expected: &Listed<B::Fence>,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let listed = listed(client, prefix, 4).await?;
+        for (text, lock) in expected {
+            let what = format!("the lock on {text:?} while others come and go");
+            same(&what, listed.get(text), Some(lock))?;
+        }
+        Ok(())
     })
 }

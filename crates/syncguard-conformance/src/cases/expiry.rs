@@ -5,16 +5,17 @@
 
 use std::time::{Duration, Instant};
 
-use syncguard_core::backend::{AcquireResult, LockBackend, Lookup, TIME_TOLERANCE_MS};
+use syncguard_core::backend::{AcquireResult, Lookup};
 use syncguard_core::{LockId, LockKey};
 
 use crate::clock::{Brief, LIFETIMES, StoreClock, acquire_briefly, counted_between, too_slow};
-use crate::outcome::{require, same, step};
+use crate::moment_of_death::{Probe, probe_the_moment_of_death};
+use crate::outcome::{require, same};
 use crate::steps::{
     LONG, acquire, acquire_as, fence_of, free, held, join, ms, not_released, not_renewed, refused,
     release, renew, rise, ttl,
 };
-use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
+use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
 /// Until it expires a lease is live: all reads say so and nobody else is granted the key.
 ///
@@ -168,53 +169,6 @@ pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
 const TOO_SLOW: Outcome = Outcome::Skipped(
     "the store takes too long to be asked in the millisecond in which a lease becomes dead",
 );
-
-/// Calls operations as soon as leases are dead. Removes each that was answered in that millisecond.
-#[track_caller]
-fn probe_the_moment_of_death<B: LockBackend>(
-    client: &Client<B>,
-    clock: &StoreClock<B>,
-    keys: Vec<LockKey>,
-    undecided: &mut Vec<Probe>,
-) -> impl Future<Output = Result<(), Failure>> {
-    step(async move {
-        let probes = undecided.clone();
-        let mut locks = Vec::new();
-        for (probe, key) in probes.into_iter().cycle().zip(keys) {
-            let id = acquire(client, &key, LONG).await?.lock_id;
-            locks.push((probe, key, id, 0_i64));
-        }
-        for (order, lock) in (0_u64..).zip(&mut locks) {
-            // They end at different times, so that each operation is called just as some lease ends; in steps that a
-            // coarse clock takes, too.
-            lock.3 = renew(client, &lock.2, ms(100 + order * 10)).await? + TIME_TOLERANCE_MS;
-        }
-        tokio::time::sleep(ms(950)).await;
-        while !locks.is_empty() {
-            let now_ms = clock.now_ms().await?;
-            let due = locks
-                .iter()
-                .position(|(.., dead_at_ms)| *dead_at_ms <= now_ms);
-            let Some(due) = due else {
-                tokio::task::yield_now().await;
-                continue;
-            };
-            let (probe, key, id, dead_at_ms) = locks.swap_remove(due);
-            require(
-                !probe.finds_it_live(client, &key, &id).await?,
-                format_args!(
-                    "{probe:?} at expiry + {TIME_TOLERANCE_MS} + {} ms: \
-                     expected the lease dead, saw it live",
-                    now_ms - dead_at_ms
-                ),
-            )?;
-            if clock.now_ms().await? == dead_at_ms {
-                undecided.retain(|other| *other != probe);
-            }
-        }
-        Ok(())
-    })
-}
 
 /// Releasing an expired lock is `NotHeld`.
 ///
@@ -455,52 +409,4 @@ pub async fn an_expired_key_has_one_successor<H: Harness>(bench: Bench<H>) -> Ca
         }
     }
     Ok(Outcome::Passed)
-}
-
-/// The operations that decide whether a lease is live.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Probe {
-    IsLocked,
-    LookupByKey,
-    LookupById,
-    Extend,
-    Release,
-    Acquire,
-}
-
-impl Probe {
-    const ALL: [Self; 6] = [
-        Self::IsLocked,
-        Self::LookupByKey,
-        Self::LookupById,
-        Self::Extend,
-        Self::Release,
-        Self::Acquire,
-    ];
-
-    #[track_caller]
-    fn finds_it_live<B: LockBackend>(
-        self,
-        client: &Client<B>,
-        key: &LockKey,
-        id: &LockId,
-    ) -> impl Future<Output = Result<bool, Failure>> {
-        step(async move {
-            Ok(match self {
-                Self::IsLocked => client.is_locked(key).await?,
-                Self::LookupByKey => client.lookup_raw(Lookup::Key(key)).await?.is_some(),
-                Self::LookupById => client.lookup_raw(Lookup::Id(id)).await?.is_some(),
-                Self::Extend => client
-                    .extend(id, ttl(LONG)?)
-                    .await?
-                    .expires_at_ms()
-                    .is_some(),
-                Self::Release => client.release(id).await?.is_released(),
-                Self::Acquire => {
-                    let id = LockId::generate()?;
-                    client.acquire(key, &id, ttl(LONG)?).await?.is_locked()
-                }
-            })
-        })
-    }
 }

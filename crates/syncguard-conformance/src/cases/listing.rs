@@ -5,20 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use syncguard_core::backend::{LockBackend, MAX_PAGE_SIZE};
-use syncguard_core::list::KeyPrefix;
-use syncguard_core::{LockError, LockId, LockInfoDebug, LockKey};
+use syncguard_core::backend::MAX_PAGE_SIZE;
+use syncguard_core::{LockError, LockInfoDebug, LockKey};
 
 use super::patterns::PATTERNS;
 use crate::clock::{LIFETIMES, acquire_briefly, dead_at, too_slow};
-use crate::harness::Fence;
 use crate::keyspace::{filled, wide_keys};
-use crate::outcome::{require, same, step};
-use crate::pages::{CANNOT_LIST, Listed, can_list, listed, lists, looked_up, pages};
+use crate::outcome::{require, same};
+use crate::pages::{
+    CANNOT_LIST, beginning, can_list, changes_between_pages, hold, listed, lists, looked_up, pages,
+    release_all, shows_all,
+};
 use crate::steps::{
     LONG, acquire, fence_of, fence_step, free, held, join, ms, next_fence, release, renew, rise,
 };
-use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
+use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
 /// A listing shows every live lock as a lookup shows it, to every client.
 ///
@@ -325,81 +326,6 @@ pub async fn locks_that_come_and_go_hide_no_other<H: Harness>(bench: Bench<H>) -
     Ok(Outcome::Passed)
 }
 
-/// Fails unless a listing shows all of these locks, each once, while others are granted after one page and released
-/// after the next, or the other way round.
-#[track_caller]
-fn changes_between_pages<H: Harness>(
-    bench: &Bench<H>,
-    client: &Client<H::Backend>,
-    other: &Client<H::Backend>,
-    held_first: bool,
-    expected: &Listed<Fence<H>>,
-) -> impl Future<Output = Result<(), Failure>> {
-    step(async move {
-        let prefix = KeyPrefix::new(bench.namespace())?;
-        let passing = [
-            bench.key("a:0")?,
-            bench.key("a:1")?,
-            bench.key("steady:1:z")?,
-            bench.key("z")?,
-        ];
-        let mut held = match held_first {
-            true => Some(hold(other, &passing).await?),
-            false => None,
-        };
-        let (mut listed, mut after) = (BTreeMap::new(), None);
-        loop {
-            let page = client.list(&prefix, after.as_ref(), 4).await?;
-            let page = page.ok_or_else(|| Failure::new("list: expected a page, saw None"))?;
-            for lock in page.locks {
-                let text = lock.key.as_str().to_owned();
-                let again = expected.contains_key(&text) && listed.contains_key(&text);
-                require(
-                    page.may_repeat || !again,
-                    "a listing: expected each lock once, saw one again",
-                )?;
-                listed.insert(text, lock);
-            }
-            held = match held {
-                Some(held) => {
-                    release_all(other, &held).await?;
-                    None
-                }
-                None => Some(hold(other, &passing).await?),
-            };
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-        if let Some(held) = held {
-            release_all(other, &held).await?;
-        }
-        for (text, lock) in expected {
-            let what = format!("the lock on {text:?} while others come and go between pages");
-            same(&what, listed.get(text), Some(lock))?;
-        }
-        Ok(())
-    })
-}
-
-/// Fails unless a listing shows all of these locks, among others.
-#[track_caller]
-fn shows_all<B: LockBackend>(
-    client: &Client<B>,
-    prefix: &str,
-    expected: &Listed<B::Fence>,
-) -> impl Future<Output = Result<(), Failure>> {
-    step(async move {
-        let listed = listed(client, prefix, 4).await?;
-        for (text, lock) in expected {
-            let what = format!("the lock on {text:?} while others come and go");
-            same(&what, listed.get(text), Some(lock))?;
-        }
-        Ok(())
-    })
-}
-
 /// A listing of a thousand locks shows each of them.
 ///
 /// Proves N1, N2, N5. Granted by many tasks, and listed in pages of the default size and of the greatest.
@@ -541,42 +467,4 @@ pub async fn it_shows_hashes<H: Harness>(bench: Bench<H>) -> CaseResult {
     same("the locks of a raw listing", &raw, &expected)?;
     release_all(&client, &expected).await?;
     Ok(Outcome::Passed)
-}
-
-/// Acquires free keys, and shows the locks as a lookup does.
-#[track_caller]
-fn hold<B: LockBackend>(
-    client: &Client<B>,
-    keys: &[LockKey],
-) -> impl Future<Output = Result<Listed<B::Fence>, Failure>> {
-    step(async move {
-        let mut locks = BTreeMap::new();
-        for key in keys {
-            acquire(client, key, LONG).await?;
-            locks.extend([looked_up(client, key).await?]);
-        }
-        Ok(locks)
-    })
-}
-
-#[track_caller]
-fn release_all<B: LockBackend>(
-    client: &Client<B>,
-    locks: &Listed<B::Fence>,
-) -> impl Future<Output = Result<(), Failure>> {
-    step(async move {
-        let ids: Vec<LockId> = locks.values().map(|lock| lock.lock_id).collect();
-        for id in ids {
-            release(client, &id).await?;
-        }
-        Ok(())
-    })
-}
-
-/// The locks whose keys begin with this text.
-fn beginning<F: syncguard_core::backend::FenceToken>(locks: &Listed<F>, prefix: &str) -> Listed<F> {
-    let beginning = locks.iter().filter(|(text, _)| text.starts_with(prefix));
-    beginning
-        .map(|(text, lock)| (text.clone(), lock.clone()))
-        .collect()
 }

@@ -128,7 +128,14 @@ impl Pace for Slow {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_store_conforms() {
     let memory = MemoryBackend::new();
-    conforms(Paced { memory, pace: Slow }, FOR_NEAR_STORES).await;
+    let store = Paced { memory, pace: Slow };
+    // Among other cases, calls of those remove the expired locks of this store before a purge does.
+    let options = RunOptions::new().filter("halted_purge");
+    let alone = run(Arc::new(store.clone()), options).await;
+    assert!(alone.is_success() && alone.skipped == 0, "{alone}");
+    let passed_alone = alone.cases.iter().map(|case| case.name);
+    let may_skip = FOR_NEAR_STORES.iter().copied().chain(passed_alone);
+    conforms(store, &may_skip.collect::<Vec<_>>()).await;
 }
 
 /// Moves the store's clock on by whole ticks of 10 ms.

@@ -8,6 +8,7 @@
 mod broken;
 mod on_acquire;
 mod on_boundary;
+mod on_clearing;
 mod on_clients;
 mod on_extend;
 mod on_fences;
@@ -25,6 +26,7 @@ mod on_tolerance;
 mod on_upkeep;
 mod on_waiting;
 mod on_words;
+mod store;
 mod table;
 
 use std::collections::BTreeSet;
@@ -138,7 +140,7 @@ mutants! {
     release_frees_all_of_the_client: on_release::FreesAll, R3, wrong_key, "release::it_leaves_other_locks_alone";
     release_checks_then_removes: on_races::ReleaseRemovesByKey, R3, raced, "races::a_halted_release_leaves_a_successor_alone";
     release_removes_in_the_next_step: on_races::ReleaseRemovesTheSuccessor, R3, raced, "races::a_halted_release_leaves_a_successor_alone";
-    release_clears_the_expired_by_key: on_races::ReleaseClears, R3, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
+    release_clears_the_expired_by_key: on_clearing::ReleaseClears, R3, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
     release_matches_ids_by_like: on_patterns::ReleaseMatches, R3, wrong_owner, "patterns::ids_match_themselves_alone";
     release_frees_the_successor_of_the_expired: on_release::FreesTheSuccessorOfTheExpired, R3, after_expiry, "expiry::an_overrun_holder_does_no_harm";
     release_resets_the_fence: on_release::ResetsFence, R4, lost, "release::it_leaves_the_fence_counter_alone";
@@ -166,7 +168,7 @@ mutants! {
     extend_writes_back: on_races::ExtendWritesBack, X3, raced, "races::a_halted_extend_brings_nothing_back";
     extend_writes_back_in_the_next_step: on_races::ExtendWritesBackAtOnce, X3, raced, "races::a_halted_extend_brings_nothing_back";
     extend_extends_the_successor: on_races::ExtendExtendsTheSuccessor, X3, raced, "races::a_halted_extend_leaves_a_successor_alone";
-    extend_clears_the_expired_by_key: on_races::ExtendClears, X3, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
+    extend_clears_the_expired_by_key: on_clearing::ExtendClears, X3, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
     extend_matches_ids_by_like: on_patterns::ExtendMatches, X3, wrong_owner, "patterns::ids_match_themselves_alone";
     extend_changes_the_fence: on_extend::ChangesFence, X4, doubled, "extend::it_changes_the_expiry_alone";
     extend_changes_the_time_of_acquisition: on_extend::ChangesAcquiredAt, X4, late, "extend::it_changes_the_expiry_alone";
@@ -198,8 +200,8 @@ mutants! {
     lookup_burns_fences: on_reads::BurnsFence, L4, by_one, "lookup::reads_change_nothing";
     is_locked_removes_in_the_tolerance: on_tolerance::IsLockedRemoves, L4, in_tolerance, "tolerance::all_operations_agree";
     lookup_removes_in_the_tolerance: on_tolerance::LookupRemoves, L4, in_tolerance, "tolerance::all_operations_agree";
-    is_locked_clears_the_expired_by_key: on_races::IsLockedClears, L4, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
-    lookup_by_id_clears_the_expired_by_key: on_races::LookupClears<false>, L4, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
+    is_locked_clears_the_expired_by_key: on_clearing::IsLockedClears, L4, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
+    lookup_by_id_clears_the_expired_by_key: on_clearing::LookupClears<false>, L4, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
     lookup_hashes_the_storage_key: on_reads::HashesTheStorageKey, L5, wrong_key, "lookup::it_shows_hashes";
 
     listing_takes_a_lease_for_dead_early: on_listing::EndsEarly, N1, early, "listing::until_its_end_a_lock_is_shown";
@@ -228,7 +230,7 @@ mutants! {
     listing_takes_fences: on_listing::CleansFences, N6, after_expiry, "listing::it_changes_nothing";
     listing_removes_in_the_tolerance: on_listing::RemovesTheOverdue, N6, in_tolerance, "tolerance::all_operations_agree";
     listing_burns_fences: on_listing::BurnsFences, N6, by_one, "listing::it_changes_nothing";
-    listing_clears_the_expired_by_key: on_races::ListingClears, N6, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
+    listing_clears_the_expired_by_key: on_clearing::ListingClears, N6, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
 
     reads_take_a_lease_for_dead_early: on_time::ReadsDeadEarly, E1, early, "expiry::before_it_a_lease_is_live_to_the_millisecond";
     acquire_takes_a_lease_for_dead_early: on_time::GrantsEarly, E1, early, "expiry::before_it_a_lease_is_live";
@@ -238,7 +240,7 @@ mutants! {
     leases_end_10_ms_early: on_boundary::GrantsBefore<10, false>, E1, early, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     extended_leases_end_3_ms_early: on_boundary::GrantsBefore<3, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_in_its_last_milliseconds";
     clean_up_takes_live_locks: on_reads::CleansLiveLocks, E1, after_expiry, "lookup::clean_up_spares_live_locks_and_fences";
-    lookup_by_key_clears_the_expired_by_key: on_races::LookupClears<true>, E1, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
+    lookup_by_key_clears_the_expired_by_key: on_clearing::LookupClears<true>, E1, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
     locks_end_with_their_client: on_clients::LocksEndWithIt, E1, lost, "release::a_lock_outlives_its_client";
     tolerance_is_doubled: on_time::ToleranceDoubled, E2, late, "expiry::after_the_tolerance_the_key_is_free";
     tolerance_is_doubled_once_extended: on_time::ExtendedLivesOn, E2, after_extend, "extend::a_shortened_lease_ends_early";
@@ -273,7 +275,7 @@ mutants! {
     fences_end_with_the_lease: on_fences::EndWithTheLease, F2, after_expiry, "fencing::fences_rise_across_expiries";
     fences_count_in_the_client: on_fences::CountInTheClient, F2, wrong_owner, "fencing::fences_outlive_clients";
     clean_up_takes_fences: on_reads::CleansFences, F2, lost, "lookup::clean_up_spares_live_locks_and_fences";
-    clean_up_restores_the_counter: on_races::ClearingRestoresTheCounter, F2, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
+    clean_up_restores_the_counter: on_clearing::ClearingRestoresTheCounter, F2, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
     fences_saturate: on_fences::Saturate, F3, doubled, "fencing::past_the_greatest_fence_nothing_is_granted";
     fences_are_checked_too_late: on_fences::CheckedTooLate, F3, late, "fencing::past_the_greatest_fence_nothing_is_granted";
     fences_end_one_early: on_fences::EndOneEarly, F3, by_one, "fencing::great_fences_are_exact";
@@ -302,7 +304,7 @@ mutants! {
     purging_takes_extended_locks: on_upkeep::PurgesTheExtended, P1, after_extend, "upkeep::purging_spares_live_locks_and_fences";
     purging_takes_locks_in_the_tolerance: on_upkeep::PurgesTheOverdue, P1, in_tolerance, "upkeep::purging_spares_live_locks_and_fences";
     purging_takes_fences: on_upkeep::PurgesFences, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
-    purging_deletes_by_key: on_races::PurgeDeletesByKey, P1, raced, "races::a_halted_purge_leaves_successors_alone";
+    purging_deletes_by_key: on_clearing::PurgeDeletesByKey, P1, raced, "races::a_halted_purge_leaves_successors_alone";
     purging_ignores_its_limit: on_upkeep::PurgesPastTheLimit, P2, doubled, "upkeep::purging_stops_at_its_limit";
     purging_takes_one_more: on_upkeep::PurgesOneMore, P2, by_one, "upkeep::purging_stops_at_its_limit";
     closing_releases: on_upkeep::CloseReleases, S1, lost, "upkeep::closing_a_client_ends_nothing_else";

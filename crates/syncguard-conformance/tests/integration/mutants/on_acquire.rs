@@ -7,7 +7,8 @@ use std::time::Duration;
 use syncguard_core::backend::AcquireResult;
 use syncguard_core::{LockId, LockKey, ReleaseResult};
 
-use super::broken::{Answer, Ask, Fault, NOT_RELEASED, Store, lasting, now_ms};
+use super::broken::{Fault, NOT_RELEASED};
+use super::store::{Answer, Ask, Store, lasting, now_ms};
 
 /// Grants a held key to another id.
 #[derive(Debug, Clone, Default)]

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use syncguard_core::backend::AcquireResult;
 use syncguard_core::{ExtendResult, LockId, LockInfoDebug, ReleaseResult, Ttl};
 
-use super::broken::{Answer, Ask, Fault, NOT_EXTENDED, NOT_RELEASED, Store, now_ms};
+use super::broken::{Fault, NOT_EXTENDED, NOT_RELEASED};
+use super::store::{Answer, Ask, Store, now_ms};
 
 fn ends_within(held: &LockInfoDebug, millis: i64) -> bool {
     let left_ms = held.expires_at_ms - now_ms();

@@ -7,7 +7,8 @@ use futures_util::FutureExt as _;
 use syncguard_core::backend::AcquireResult;
 use syncguard_core::{ExtendResult, LockId, LockKey, ReleaseResult, Ttl};
 
-use super::broken::{Answer, Ask, Fault, NOT_EXTENDED, NOT_RELEASED, Store};
+use super::broken::{Fault, NOT_EXTENDED, NOT_RELEASED};
+use super::store::{Answer, Ask, Store};
 
 /// Ties locks to its connection.
 #[derive(Debug, Clone, Default)]

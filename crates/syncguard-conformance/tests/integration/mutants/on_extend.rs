@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use syncguard_core::backend::AcquireResult;
 use syncguard_core::{ExtendResult, LockId, Ttl};
 
-use super::broken::{Answer, Ask, Fault, NOT_EXTENDED, Store, lasting, now_ms};
+use super::broken::{Fault, NOT_EXTENDED};
+use super::store::{Answer, Ask, Store, lasting, now_ms};
 
 /// Adds to the remaining time.
 #[derive(Debug, Clone, Default)]

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use syncguard_core::backend::{AcquireResult, FENCE_MAX};
 
-use super::broken::{Answer, Ask, Fault, Store, now_ms};
+use super::broken::Fault;
 use super::on_keys::Spoils;
+use super::store::{Answer, Ask, Store, now_ms};
 
 /// Uses a fence before it checks whether the key is free.
 #[derive(Debug, Clone, Default)]

@@ -6,7 +6,8 @@ use syncguard_core::backend::{AcquireResult, Lookup};
 use syncguard_core::{LockError, LockId, LockInfoDebug, LockKey};
 use unicode_normalization::UnicodeNormalization as _;
 
-use super::broken::{Answer, Ask, Fault, Store};
+use super::broken::Fault;
+use super::store::{Answer, Ask, Store};
 
 /// The form of a key in the store.
 pub(crate) trait Spoils: Debug + Clone + Default + Send + Sync + 'static {

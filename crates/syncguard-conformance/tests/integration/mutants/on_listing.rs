@@ -9,7 +9,8 @@ use syncguard_core::backend::{
 use syncguard_core::list::KeyPrefix;
 use syncguard_core::{LockId, LockInfoDebug, LockKey, Ttl};
 
-use super::broken::{Answer, Ask, Fault, Store, Wanted, now_ms};
+use super::broken::Fault;
+use super::store::{Answer, Ask, Store, Wanted, now_ms};
 
 /// All live locks with this prefix, in the order of their keys.
 async fn all(store: &Store, prefix: &KeyPrefix) -> Answer<Vec<LockInfoDebug>> {

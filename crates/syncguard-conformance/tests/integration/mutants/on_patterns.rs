@@ -3,7 +3,8 @@
 use syncguard_core::backend::{AcquireResult, Lookup};
 use syncguard_core::{ExtendResult, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl};
 
-use super::broken::{Answer, Ask, Fault, NOT_EXTENDED, NOT_RELEASED, Store};
+use super::broken::{Fault, NOT_EXTENDED, NOT_RELEASED};
+use super::store::{Answer, Ask, Store};
 
 /// Whether a pattern matches: `one` stands for a character, `many` for any number of them.
 fn matches(pattern: &str, text: &str, (one, many): (char, char)) -> bool {

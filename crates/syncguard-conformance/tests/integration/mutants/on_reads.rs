@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use syncguard_core::backend::{AcquireResult, Lookup, TIME_TOLERANCE_MS};
 use syncguard_core::{LockId, LockInfoDebug, LockKey, Ttl, hash_key};
 
-use super::broken::{Answer, Ask, Fault, Store, now_ms};
+use super::broken::Fault;
+use super::store::{Answer, Ask, Store, now_ms};
 
 /// Says that every key is held.
 #[derive(Debug, Clone, Default)]

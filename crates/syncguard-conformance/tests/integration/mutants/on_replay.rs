@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use syncguard_core::LockId;
 use syncguard_core::backend::{AcquireResult, Grant};
 
-use super::broken::{Answer, Ask, Fault, Store};
+use super::broken::Fault;
+use super::store::{Answer, Ask, Store};
 
 /// Does not recognise a replay.
 #[derive(Debug, Clone, Default)]

@@ -5,7 +5,8 @@ use std::time::Duration;
 use syncguard_core::backend::{AcquireResult, FailureReason, Lookup, TIME_TOLERANCE_MS};
 use syncguard_core::{ExtendResult, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl};
 
-use super::broken::{Answer, Ask, Fault, Store, lasting, now_ms};
+use super::broken::Fault;
+use super::store::{Answer, Ask, Store, lasting, now_ms};
 
 /// Counts in seconds.
 #[derive(Debug, Clone, Default)]

@@ -9,7 +9,8 @@ use syncguard_core::{
 };
 use tokio::task::yield_now;
 
-use super::broken::{Answer, Ask, Fault, NOT_EXTENDED, NOT_RELEASED, Store, lasting, now_ms};
+use super::broken::{Fault, NOT_EXTENDED, NOT_RELEASED};
+use super::store::{Answer, Ask, Store, lasting, now_ms};
 
 fn is_overdue(held: &LockInfoDebug) -> bool {
     is_overdue_by(held, 0)

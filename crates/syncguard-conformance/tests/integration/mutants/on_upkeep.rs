@@ -8,7 +8,8 @@ use std::time::Duration;
 use syncguard_core::backend::AcquireResult;
 use syncguard_core::{ErrorCode, ExtendResult, LockError, LockId, ReleaseResult, Ttl};
 
-use super::broken::{Answer, Ask, Fault, Store, now_ms, past_deadline};
+use super::broken::{Fault, past_deadline};
+use super::store::{Answer, Ask, Store, now_ms};
 
 /// Queues a call after its deadline, and sends it nonetheless.
 #[derive(Debug, Clone, Default)]

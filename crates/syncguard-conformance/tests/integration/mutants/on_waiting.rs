@@ -5,7 +5,8 @@ use std::time::Duration;
 use syncguard_core::backend::{AcquireResult, TIME_TOLERANCE_MS, Watch, WatchKey};
 use syncguard_core::{LockError, LockKey};
 
-use super::broken::{Answer, Ask, Fault, Store, now_ms};
+use super::broken::Fault;
+use super::store::{Answer, Ask, Store, now_ms};
 
 /// Says when the lease ends, and honours the tolerance after that.
 #[derive(Debug, Clone, Default)]

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use syncguard_core::backend::AcquireResult;
 use syncguard_core::{ExtendResult, LockError, LockId, Ttl};
 
-use super::broken::{Answer, Ask, Fault, Store, now_ms};
+use super::broken::Fault;
+use super::store::{Answer, Ask, Store, now_ms};
 
 /// Logs the key that it locks.
 #[derive(Debug, Clone, Default)]
