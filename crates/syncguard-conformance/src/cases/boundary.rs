@@ -68,9 +68,6 @@ const SHORTENED: History = History {
 /// of a case.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// More rounds than these show how fast a store is, on a busy machine, too.
-const SLOW_ROUNDS: usize = 2;
-
 const TOO_SLOW: Outcome =
     Outcome::Skipped("the store takes too long to be asked in the last milliseconds of a lease");
 
@@ -138,8 +135,7 @@ fn contend_to_the_end<H: Harness>(
             if undecided.is_empty() {
                 return Ok(Outcome::Passed);
             }
-            let slow = round >= SLOW_ROUNDS && fastest > window * SELDOM / 2;
-            if slow || began.elapsed() > PATIENCE {
+            if fastest > window * SELDOM / 2 || began.elapsed() > PATIENCE {
                 return Ok(TOO_SLOW);
             }
         }
