@@ -38,6 +38,7 @@ macro_rules! __for_each_fault_case {
                 shared an_acquire_whose_connection_breaks_at_the_reply_is_released;
                 shared a_release_whose_reply_is_lost_can_be_retried;
                 shared a_release_whose_connection_breaks_at_the_reply_can_be_retried;
+                shared a_sections_own_error_survives_a_release_that_fails;
             }
             listing {
                 shared a_listing_goes_on_after_a_page_that_was_lost;

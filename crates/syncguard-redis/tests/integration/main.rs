@@ -22,5 +22,4 @@ mod stored;
 mod storm;
 mod tls;
 mod unknown_outcomes;
-mod waiting;
 mod wake_ups;

@@ -141,6 +141,24 @@ async fn reachable(locks: &Locks, key: &str) {
     eventually("a connection", async || locks.is_locked(key).await.ok()).await;
 }
 
+/// A section fails, and then its release does: the caller gets the section's own error, and the release's beside
+/// it.
+pub async fn a_sections_own_error_survives_a_release_that_fails<T: Target>(fixture: Fixture<T>) {
+    let (direct, network) = (fixture.direct().await, fixture.network());
+    let client = network.client().await;
+    let key = fixture.key("section");
+    let run = client.locks.lock(&key).ttl(LONG).run(async |_| {
+        network.set(Faults::HALF_OPEN);
+        Err::<(), _>("the section's own error")
+    });
+    let receipt = run.await.expect("acquire failed");
+    is_outage(receipt.release_error().expect("the store hangs"));
+    assert_eq!(receipt.into_value(), Err("the section's own error"));
+    network.set(Faults::NONE);
+    let _ = free_within(&direct.locks, &key, BEFORE_LONG).await;
+    drained(&client.locks).await;
+}
+
 async fn drained(locks: &Locks) {
     let drained = locks.drain(BEFORE_LONG).await;
     drained.expect("background releases are still pending");
