@@ -1,7 +1,9 @@
 //! Servers that stop, vanish, forget their scripts or become read-only.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use syncguard_core::{ErrorCode, Fence, LockId, Locks};
 use syncguard_redis::{RedisBackend, RedisOptions};
 use syncguard_testkit::RedisServer;
@@ -47,7 +49,13 @@ async fn against_a_stopped_server_everything_ends_in_time_and_no_lock_stays() {
         attempts.spawn(async move {
             let begun = Instant::now();
             let text = format!("k{number}");
-            let outcome = locks.try_lock(&text).ttl(Duration::from_secs(600)).await;
+            let attempt = locks.try_lock(&text).ttl(Duration::from_secs(600));
+            let mut attempt = pin!(attempt.into_future());
+            assert!(attempt.as_mut().now_or_never().is_none());
+            // If the machine stalls, both timers of this task are late.
+            let late = timeout + Duration::from_millis(100);
+            let outcome = tokio::time::timeout(late, attempt).await;
+            let outcome = outcome.expect("it outlasts its timeout");
             (outcome.map(drop), begun.elapsed())
         });
     }
@@ -55,7 +63,7 @@ async fn against_a_stopped_server_everything_ends_in_time_and_no_lock_stays() {
         let error = outcome.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NetworkTimeout);
         assert!(error.outcome_unknown());
-        assert!(took >= timeout && took < timeout + SLACK, "{took:?}");
+        assert!(took >= timeout, "{took:?}");
     }
     let begun = Instant::now();
     let (released, extended, locked, by_key, by_id, acquired) = tokio::join!(
