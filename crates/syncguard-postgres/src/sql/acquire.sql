@@ -15,7 +15,7 @@ advisory_lock AS MATERIALIZED (
         WHEN pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtext($3)) THEN false
         ELSE pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext($3)) IS NOT NULL
     END AS waited
-    WHERE $1 = '{statement}' AND NOT EXISTS (SELECT FROM existing WHERE live)
+    WHERE $1 = '{statement}' AND NOT EXISTS (SELECT FROM existing WHERE live){limit}
 ),
 -- Lock the row of an expired lock before reading the clock: an extend that is about to commit may still
 -- save the lock. And if a delete is about to commit, the upsert would wait for it and then insert values

@@ -13,7 +13,7 @@ next_fence AS (
     SELECT $4, 1, $6
     WHERE CASE
         WHEN $1 = '{statement}' AND NOT EXISTS (SELECT FROM existing)
-        THEN pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtext($3))
+        THEN pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtext($3)){limit}
         ELSE false
     END
     ON CONFLICT (fence_key) DO UPDATE SET fence = counter.fence + 1

@@ -9,7 +9,7 @@ advisory_lock AS MATERIALIZED (
     FROM (
         SELECT key, expires_at_ms <= {now_ms} AS overdue
         FROM {locks}
-        WHERE lock_id = $2 AND $1 = '{statement}'
+        WHERE lock_id = $2 AND $1 = '{statement}'{limit}
         OFFSET 0
     ) AS existing
 ),

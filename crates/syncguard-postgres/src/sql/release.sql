@@ -4,7 +4,7 @@ WITH deleted AS (
     -- After a wait for another statement, the owner is checked again on the newest version of the
     -- row. RETURNING reads the clock after that wait.
     DELETE FROM {locks}
-    WHERE lock_id = $2 AND $1 = '{statement}'{commit}
+    WHERE lock_id = $2 AND $1 = '{statement}'{commit}{limit}
     RETURNING CASE WHEN {live} THEN 'released'
               ELSE 'expired' END AS verdict{wake}
 )

@@ -1,18 +1,22 @@
 //! [`Connections`]: the pool that operations take their connections from.
 
 use std::fmt;
+use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{Error, PgConnection, PgPool, Postgres};
-use syncguard_core::LockError;
-use tokio::time::{Instant, timeout_at};
+use sqlx::{Connection as _, Error, PgConnection, PgPool, Postgres};
+use syncguard_core::{ErrorCode, LockError};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::pool::{OPEN_TIMEOUT, OwnPool, PooledConnection, closed};
+use super::hanging::{Hanging, Sent, ServerProcess};
+use super::pool::{OPEN_TIMEOUT, OwnPool, PING_TIMEOUT, PooledConnection, closed};
 use crate::error::{Stage, map, too_late};
 
 /// A wait for other operations ends this long before the operation's own deadline. So the error says
@@ -28,15 +32,28 @@ pub(crate) fn until(deadline: Instant) -> Instant {
 }
 
 /// Where connections come from.
-pub(crate) enum Connections {
+pub(crate) struct Connections {
+    source: Arc<Source>,
+}
+
+struct Source {
+    pool: Pool,
+    hanging: Hanging,
+}
+
+enum Pool {
     /// The backend's own pool.
     Own(Arc<OwnPool>),
     /// The application's pool, which the application uses, too.
-    Given {
-        pool: PgPool,
-        /// Whether the backend was closed; the pool stays open.
-        closed: AtomicBool,
-    },
+    Given(GivenPool),
+}
+
+struct GivenPool {
+    pool: PgPool,
+    /// Whether the backend was closed; the pool stays open.
+    closed: AtomicBool,
+    /// Whether the last attempt to get a connection failed, and not because all were in use.
+    unreachable: AtomicBool,
 }
 
 impl Connections {
@@ -48,36 +65,43 @@ impl Connections {
     ) -> Result<Self, LockError> {
         let pool = Arc::new(OwnPool::new(target, limit, transaction_pooler));
         // So late that OPEN_TIMEOUT ends the attempts, and the error says why they failed.
-        let first = pool
-            .acquire(false, Instant::now() + OPEN_TIMEOUT * 2)
-            .await?;
+        let first = pool.acquire(Instant::now() + OPEN_TIMEOUT * 2).await?;
         first.return_to_pool();
-        Ok(Self::Own(pool))
+        Ok(Self::of(Pool::Own(pool), limit))
     }
 
     pub(crate) fn given(pool: PgPool) -> Self {
-        let closed = AtomicBool::new(false);
-        Self::Given { pool, closed }
+        let limit = pool.options().get_max_connections();
+        let given = GivenPool {
+            pool,
+            closed: AtomicBool::new(false),
+            unreachable: AtomicBool::new(false),
+        };
+        Self::of(Pool::Given(given), limit)
+    }
+
+    fn of(pool: Pool, limit: u32) -> Self {
+        let hanging = Hanging::new(limit);
+        Self {
+            source: Arc::new(Source { pool, hanging }),
+        }
     }
 
     /// Whether nobody else uses these connections.
     pub(super) fn are_own(&self) -> bool {
-        matches!(self, Self::Own(_))
+        matches!(self.source.pool, Pool::Own(_))
     }
 
     /// How to open a connection beside the pool.
     pub(crate) fn target(&self) -> PgConnectOptions {
-        match self {
-            Self::Own(pool) => pool.target(),
-            Self::Given { pool, .. } => (*pool.connect_options()).clone(),
-        }
+        self.source.pool.target()
     }
 
     /// Opens connections with this password from now on.
     pub(crate) fn set_password(&self, password: &str) {
-        match self {
-            Self::Own(pool) => pool.set_password(password),
-            Self::Given { pool, .. } => {
+        match &self.source.pool {
+            Pool::Own(pool) => pool.set_password(password),
+            Pool::Given(GivenPool { pool, .. }) => {
                 pool.set_connect_options(self.target().password(password));
             }
         }
@@ -89,18 +113,34 @@ impl Connections {
         writes: bool,
         deadline: Instant,
     ) -> Result<Connection, LockError> {
-        match self {
-            Self::Own(pool) => pool.acquire(writes, deadline).await.map(Connection::Own),
-            Self::Given { closed: flag, .. } if flag.load(Ordering::SeqCst) => Err(closed()),
-            Self::Given { pool, .. } => from_given(pool, deadline).await.map(Connection::Given),
+        let Source { pool, hanging } = &*self.source;
+        loop {
+            let permit = match writes {
+                true => hanging.permit(until(deadline)).await?,
+                false => None,
+            };
+            let pooled = match pool {
+                Pool::Own(pool) => pool.acquire(deadline).await.map(Pooled::Own),
+                Pool::Given(pool) => pool.acquire(deadline).await.map(Pooled::Given),
+            };
+            let connection = Connection {
+                pooled: pooled?,
+                source: Arc::clone(&self.source),
+                permit,
+            };
+            // Commits may have begun to hang during the wait.
+            if connection.permit.is_some() || !writes || !hanging.were_seen() {
+                return Ok(connection);
+            }
+            connection.return_to_pool();
         }
     }
 
     /// Closes the backend's own connections, and refuses to give out any from now on.
     pub(crate) async fn close(&self, deadline: Instant) -> Result<(), LockError> {
-        match self {
-            Self::Own(pool) => pool.close(until(deadline)).await,
-            Self::Given { closed, .. } => {
+        match &self.source.pool {
+            Pool::Own(pool) => pool.close(until(deadline)).await,
+            Pool::Given(GivenPool { closed, .. }) => {
                 closed.store(true, Ordering::SeqCst);
                 Ok(())
             }
@@ -108,39 +148,72 @@ impl Connections {
     }
 }
 
-async fn from_given(
-    pool: &PgPool,
-    deadline: Instant,
-) -> Result<PoolConnection<Postgres>, LockError> {
-    let is_exhausted = || pool.size() >= pool.options().get_max_connections();
-    let connecting = |error| {
-        let exhausted = is_exhausted();
-        map(error, Stage::Connecting { exhausted })
-    };
-    let mut acquired = pin!(pool.acquire());
-    if let Ok(acquired) = timeout_at(until(deadline), &mut acquired).await {
-        return acquired.map_err(connecting);
+impl Pool {
+    fn target(&self) -> PgConnectOptions {
+        match self {
+            Self::Own(pool) => pool.target(),
+            Self::Given(GivenPool { pool, .. }) => (*pool.connect_options()).clone(),
+        }
     }
-    if is_exhausted() {
-        return Err(connecting(Error::PoolTimedOut));
+}
+
+impl GivenPool {
+    async fn acquire(&self, deadline: Instant) -> Result<PoolConnection<Postgres>, LockError> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(closed());
+        }
+        let acquired = self.try_to_acquire(deadline).await;
+        let in_use = |error: &LockError| error.code() == ErrorCode::RateLimited;
+        let is_unreachable = acquired.as_ref().is_err_and(|error| !in_use(error));
+        self.unreachable.store(is_unreachable, Ordering::Relaxed);
+        acquired
     }
-    // The pool is opening a connection.
-    match timeout_at(deadline, acquired).await {
-        Ok(acquired) => acquired.map_err(connecting),
-        Err(_) => Err(too_late()),
+
+    async fn try_to_acquire(
+        &self,
+        deadline: Instant,
+    ) -> Result<PoolConnection<Postgres>, LockError> {
+        let pool = &self.pool;
+        let idle = pool.num_idle();
+        let mut acquired = pin!(pool.acquire());
+        let first = poll_fn(|cx| Poll::Ready(acquired.as_mut().poll(cx))).await;
+        // sqlx does not say whether it waits for a connection in use, or tests one that was idle.
+        let tests = pool.num_idle() < idle;
+        let is_exhausted = || {
+            let reachable = !tests && !self.unreachable.load(Ordering::Relaxed);
+            reachable && pool.size() >= pool.options().get_max_connections()
+        };
+        let connecting = |error| {
+            let exhausted = is_exhausted();
+            map(error, Stage::Connecting { exhausted })
+        };
+        if let Poll::Ready(acquired) = first {
+            return acquired.map_err(connecting);
+        }
+        if let Ok(acquired) = timeout_at(until(deadline), &mut acquired).await {
+            return acquired.map_err(connecting);
+        }
+        if tests || is_exhausted() {
+            return Err(connecting(Error::PoolTimedOut));
+        }
+        // The pool is opening a connection.
+        match timeout_at(deadline, acquired).await {
+            Ok(acquired) => acquired.map_err(connecting),
+            Err(_) => Err(too_late()),
+        }
     }
 }
 
 impl fmt::Debug for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // How connections are made includes a password.
-        match self {
-            Self::Own(pool) => f
+        match &self.source.pool {
+            Pool::Own(pool) => f
                 .debug_struct("Own")
                 .field("connections", &pool.size())
                 .field("max_connections", &pool.limit())
                 .finish(),
-            Self::Given { pool, .. } => f
+            Pool::Given(GivenPool { pool, .. }) => f
                 .debug_struct("Given")
                 .field("connections", &pool.size())
                 .field("max_connections", &pool.options().get_max_connections())
@@ -150,48 +223,72 @@ impl fmt::Debug for Connections {
 }
 
 /// A connection of either pool, in use.
-pub(super) enum Connection {
+pub(super) struct Connection {
+    pooled: Pooled,
+    source: Arc<Source>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+enum Pooled {
     Own(PooledConnection),
     Given(PoolConnection<Postgres>),
 }
 
 impl Connection {
     pub(super) fn get_mut(&mut self) -> &mut PgConnection {
-        match self {
-            Self::Own(connection) => connection,
-            Self::Given(connection) => connection,
+        match &mut self.pooled {
+            Pooled::Own(connection) => connection,
+            Pooled::Given(connection) => connection,
+        }
+    }
+
+    /// The server process, if it was asked for when the connection was opened.
+    pub(super) fn process(&self) -> Option<ServerProcess> {
+        match &self.pooled {
+            Pooled::Own(connection) => connection.process(),
+            Pooled::Given(_) => None,
+        }
+    }
+
+    /// Whether the session has a `lock_timeout` for the backend's statements.
+    pub(super) fn limits_waits(&self) -> bool {
+        match &self.pooled {
+            Pooled::Own(connection) => connection.limits_waits(),
+            Pooled::Given(_) => false,
         }
     }
 
     /// Makes a connection at rest available to the next operation.
     pub(super) fn return_to_pool(self) {
-        match self {
-            Self::Own(connection) => connection.return_to_pool(),
+        match self.pooled {
+            Pooled::Own(connection) => connection.return_to_pool(),
             // sqlx's pool spawns a task that takes it back.
-            Self::Given(connection) => drop(connection),
+            Pooled::Given(connection) => drop(connection),
         }
     }
 
     /// Closes a connection to a server that serves no longer, and those that were opened before.
     pub(super) fn close_with_others(self) {
-        match self {
-            Self::Own(connection) => connection.close_with_others(),
+        match self.pooled {
+            Pooled::Own(connection) => connection.close_with_others(),
             // The others are the application's.
-            Self::Given(_) => self.close(),
+            Pooled::Given(_) => self.close(),
         }
     }
 
-    /// Ends the server process if its statement is a commit that hangs; only of the backend's own connections.
-    pub(super) async fn end_hanging_commit(&mut self) {
-        if let Self::Own(connection) = self {
-            connection.end_hanging_commit().await;
+    /// Ends the server process if what was sent to it hangs there. Its caller has left.
+    pub(super) async fn end(&mut self, process: ServerProcess, sent: &Sent) {
+        let Source { pool, hanging } = &*self.source;
+        if hanging.end(process, sent, &pool.target()).await {
+            // The server closes the connection when the process ends. Until then its place is in use.
+            let _ = timeout(PING_TIMEOUT, self.get_mut().ping()).await;
         }
     }
 
     pub(super) fn close(self) {
-        match self {
-            Self::Own(connection) => drop(connection),
-            Self::Given(mut connection) => connection.close_on_drop(),
+        match self.pooled {
+            Pooled::Own(connection) => drop(connection),
+            Pooled::Given(mut connection) => connection.close_on_drop(),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! [`HangingCommits`]: what a pool does while commits wait for a synchronous standby that is away.
+//! [`Hanging`]: what is done about statements that still wait in the server when their callers have left.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{Connection as _, Row as _};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use syncguard_core::{ErrorCode, LockError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -18,29 +18,63 @@ const CAUTION: Duration = Duration::from_secs(30);
 /// One of this many connections is left to reads.
 const LEFT_TO_READS: usize = 5;
 
-/// The server process of a session. None behind a pooler that drops the session's settings: there it can
-/// be another client's at the next moment.
-const PROCESS: &str = "SELECT pg_catalog.pg_backend_pid() \
-                       WHERE pg_catalog.current_setting('enable_seqscan') = 'off'";
+/// Selects a [`ServerProcess`].
+macro_rules! process {
+    () => {
+        "SELECT pg_catalog.pg_backend_pid(), \
+         (pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint, \
+         (pg_catalog.date_part('epoch', pg_catalog.now()) * 1000000)::bigint"
+    };
+}
 
-/// Ends a server process whose commit waits for a standby. The commit then takes effect on this server.
-///
-/// To cancel the statement would be wrong: the server would report the commit as successful.
-const END: &str = "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity \
-                   WHERE pid = $1 AND usename = SESSION_USER AND wait_event = 'SyncRep'";
+pub(super) use process;
 
-pub(super) struct HangingCommits {
+/// Which process of which server runs a transaction, and since when.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ServerProcess {
+    pid: i32,
+    /// When the server was started: behind the same address there may be another one later.
+    server: i64,
+    /// When the transaction began that this was asked in.
+    began: i64,
+}
+
+impl ServerProcess {
+    /// From a row of `process!`.
+    pub(super) fn of(row: &PgRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            pid: row.try_get(0)?,
+            server: row.try_get(1)?,
+            began: row.try_get(2)?,
+        })
+    }
+}
+
+/// How a process is recognized that still runs what was sent to it. Behind a pooler it may run another
+/// client's statement by now.
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// The transaction in which the process was asked for.
+    Transaction,
+    /// A statement with this name, later.
+    Statement(Arc<str>),
+}
+
+pub(super) struct Hanging {
     /// Held by the one that ends a process: they use one connection beside the pool at a time.
     turn: tokio::sync::Mutex<()>,
-    /// When a process was last ended.
+    /// When a process was last ended whose commit hung.
     last: Mutex<Option<Instant>>,
     /// As many writes may have a connection while commits hang.
     writes: Arc<Semaphore>,
 }
 
-impl HangingCommits {
+impl Hanging {
     /// For a pool of `limit` connections.
-    pub(super) fn new(limit: usize) -> Self {
+    pub(super) fn new(limit: u32) -> Self {
+        let limit = usize::try_from(limit).map_or(Semaphore::MAX_PERMITS, |limit| {
+            limit.min(Semaphore::MAX_PERMITS)
+        });
         let left_to_reads = limit.div_ceil(LEFT_TO_READS).min(limit.saturating_sub(1));
         Self {
             turn: tokio::sync::Mutex::default(),
@@ -72,29 +106,120 @@ impl HangingCommits {
         last.is_some_and(|last| last.elapsed() < CAUTION)
     }
 
-    /// Ends a server process whose caller has left, if its commit waits for a standby. Whether it did.
-    pub(super) async fn end(&self, process: i32, target: &PgConnectOptions) -> bool {
+    /// Ends a server process whose caller has left, if it waits for a standby or for another transaction. Whether
+    /// it did.
+    pub(super) async fn end(
+        &self,
+        process: ServerProcess,
+        sent: &Sent,
+        target: &PgConnectOptions,
+    ) -> bool {
+        // Only numbers, and a name that is a hash.
+        let end = AssertSqlSafe(end(process, sent));
         let ended = async {
             let _turn = self.turn.lock().await;
             let mut beside = PgConnection::connect_with(target).await?;
-            let ended = sqlx::query(END).bind(process).fetch_optional(&mut beside);
-            let ended = ended.await?.is_some();
+            // A simple query: poolers pass it on whole.
+            let ended = sqlx::raw_sql(end).fetch_optional(&mut beside).await?;
+            let hung_in_commit = ended.map(|row| row.try_get::<bool, _>(0)).transpose()?;
             // It does not matter whether it closes in an orderly way.
             let _ = beside.close().await;
-            Ok::<_, sqlx::Error>(ended)
+            Ok::<_, sqlx::Error>(hung_in_commit)
         };
-        // If it fails, the process stays until the standby is back.
-        let ended = matches!(timeout(END_TIMEOUT, ended).await, Ok(Ok(true)));
-        if ended {
+        // If it fails, the process stays until what it waits for has come.
+        let Ok(Ok(Some(hung_in_commit))) = timeout(END_TIMEOUT, ended).await else {
+            return false;
+        };
+        if hung_in_commit {
             let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
             *last = Some(Instant::now());
         }
-        ended
+        true
     }
 }
 
-/// The number of the server process of a session, if it stays that of the session.
-pub(super) async fn process_of(session: &mut PgConnection) -> Result<Option<i32>, sqlx::Error> {
-    let row = sqlx::raw_sql(PROCESS).fetch_optional(session).await?;
-    row.map(|row| row.try_get(0)).transpose()
+/// Ends the process. A commit that waits for a standby then takes effect on this server.
+///
+/// To cancel the statement would be wrong: the server would report the commit as successful.
+fn end(process: ServerProcess, sent: &Sent) -> String {
+    let ServerProcess { pid, server, began } = process;
+    let xact_start = micros("xact_start");
+    let still_runs = match sent {
+        Sent::Transaction => format!("{xact_start} = {began}"),
+        Sent::Statement(name) => format!(
+            "{xact_start} >= {began} AND pg_catalog.starts_with(query, '{}')",
+            tag(name)
+        ),
+    };
+    let server_start = micros("pg_catalog.pg_postmaster_start_time()");
+    format!(
+        "SELECT wait_event = 'SyncRep', pg_catalog.pg_terminate_backend(pid) \
+         FROM pg_catalog.pg_stat_activity \
+         WHERE pid = {pid} AND {server_start} = {server} AND {still_runs} \
+         AND (wait_event = 'SyncRep' OR wait_event_type = 'Lock')"
+    )
+}
+
+/// A moment of the server's clock as `process!` gives it, in microseconds.
+fn micros(time: &str) -> String {
+    format!("(pg_catalog.date_part('epoch', {time}) * 1000000)::bigint")
+}
+
+/// How the text of a statement begins: the server shows little more than the beginning.
+pub(super) fn tag(name: &str) -> String {
+    format!("/* {name} */")
+}
+
+#[cfg(test)]
+mod tests {
+    use syncguard_testkit::PostgresServer;
+
+    use super::*;
+
+    const BUSY: &str = "SELECT pg_catalog.pg_advisory_xact_lock(1)";
+
+    async fn process_of(session: &mut PgConnection, before: &'static str) -> ServerProcess {
+        let asked = AssertSqlSafe(format!("{before}; {}", process!()));
+        let row = sqlx::raw_sql(asked).fetch_one(session).await.unwrap();
+        ServerProcess::of(&row).unwrap()
+    }
+
+    #[tokio::test]
+    async fn no_process_is_ended_but_the_one_that_still_runs_what_was_sent() {
+        let server = PostgresServer::start().unwrap();
+        let target: PgConnectOptions = server.url().parse().unwrap();
+        let connect = async || PgConnection::connect_with(&target).await.unwrap();
+        let mut busy = connect().await;
+        sqlx::raw_sql("BEGIN").execute(&mut busy).await.unwrap();
+        sqlx::raw_sql(BUSY).execute(&mut busy).await.unwrap();
+        let hanging = Hanging::new(10);
+        let named = |name: &str| Sent::Statement(name.into());
+        for begin in ["", "BEGIN"] {
+            let mut session = connect().await;
+            let earlier = process_of(&mut session, "").await;
+            let process = process_of(&mut session, begin).await;
+            let sent = match begin {
+                "" => named("ours"),
+                _ => Sent::Transaction,
+            };
+            let hung = tokio::spawn(async move {
+                let text = format!("{} {BUSY}", tag("ours"));
+                let query = sqlx::query(AssertSqlSafe(text));
+                query.execute(&mut session).await
+            });
+            let (mut elsewhere, mut later) = (process, process);
+            elsewhere.server += 1;
+            later.began += 60_000_000;
+            assert!(!hanging.end(elsewhere, &sent, &target).await);
+            assert!(!hanging.end(later, &sent, &target).await);
+            match begin {
+                "" => assert!(!hanging.end(process, &named("theirs"), &target).await),
+                _ => assert!(!hanging.end(earlier, &sent, &target).await),
+            }
+            // It may not wait yet.
+            while !hanging.end(process, &sent, &target).await {}
+            assert!(hung.await.unwrap().is_err());
+        }
+        assert!(!hanging.were_seen(), "no commit hung");
+    }
 }

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{Connection as _, Error};
+use sqlx::{Connection as _, Error, Row as _};
 use syncguard_core::{ErrorCode, LockError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connections::until;
-use super::hanging::{HangingCommits, process_of};
+use super::hanging::{ServerProcess, process};
 use super::session::LOCK_TIMEOUT_MS;
 use crate::error::{Stage, has_state, map, too_late};
 
@@ -32,7 +32,7 @@ const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 
 /// The longest that such a ping may take. A connection that was cut off silently would use up the time in
 /// which another can be opened.
-const PING_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection that was idle for longer is closed.
 const LONGEST_IDLE: Duration = Duration::from_mins(10);
@@ -51,9 +51,19 @@ const SETTINGS: [(&str, &str); 2] = [("enable_seqscan", "off"), ("jit", "off")];
 /// Set to [`LOCK_TIMEOUT_MS`] unless the URL sets it.
 const LOCK_TIMEOUT: &str = "lock_timeout";
 
+/// What [`LOCK_TIMEOUT`] is then, as the server shows it.
+const LOCK_TIMEOUT_SHOWN: &str = "500ms";
+
+/// What a session is asked for when it is opened.
+const PROCESS_AND_LOCK_TIMEOUT: &str =
+    concat!(process!(), ", pg_catalog.current_setting('lock_timeout')");
+
 /// The SQLSTATEs of poolers that refuse a session setting because they cannot keep it apart from
-/// other clients' settings.
+/// other clients' settings. A pooler that is full has one of them, too.
 const UNKNOWN_SETTING: &[&str] = &["08P01", "0A000"];
+
+/// The startup parameter that session settings are sent in. A pooler that refuses them names it.
+const STARTUP_OPTIONS: &str = "options";
 
 /// The connections of one backend, opened as operations need them.
 ///
@@ -74,15 +84,16 @@ pub(crate) struct OwnPool {
     generation: AtomicU64,
     limit: u32,
     places: Arc<Semaphore>,
-    hanging: HangingCommits,
     /// The one that was used last is at the back.
     idle: Mutex<VecDeque<Idle>>,
 }
 
 struct Open {
     connection: PgConnection,
-    /// The server process, if it is known and stays the same.
-    process: Option<i32>,
+    /// The server process, if it is known. Behind a pooler it can be another client's at the next moment.
+    process: Option<ServerProcess>,
+    /// Whether the session has a `lock_timeout` of the backend or the URL.
+    limits_waits: bool,
     since: Instant,
     generation: u64,
 }
@@ -108,7 +119,6 @@ impl OwnPool {
             generation: AtomicU64::new(0),
             limit,
             places: Arc::new(Semaphore::new(places)),
-            hanging: HangingCommits::new(places),
             idle: Mutex::default(),
         }
     }
@@ -140,21 +150,10 @@ impl OwnPool {
     /// A connection that should work. Fails by `deadline`, without having sent a statement.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
-        writes: bool,
         deadline: Instant,
     ) -> Result<PooledConnection, LockError> {
         self.check_open()?;
-        let (permit, place) = loop {
-            let permit = match writes {
-                true => self.hanging.permit(until(deadline)).await?,
-                false => None,
-            };
-            let place = self.place(until(deadline)).await?;
-            // Commits may have begun to hang during the wait.
-            if permit.is_some() || !writes || !self.hanging.were_seen() {
-                break (permit, place);
-            }
-        };
+        let place = self.place(until(deadline)).await?;
         // It may have been closed during the wait.
         self.check_open()?;
         let open = match self.idle_that_lives(deadline).await {
@@ -164,7 +163,6 @@ impl OwnPool {
         Ok(PooledConnection {
             open,
             place,
-            _permit: permit,
             pool: Arc::clone(self),
         })
     }
@@ -252,34 +250,36 @@ impl OwnPool {
 
     async fn connect(&self) -> Result<Open, Error> {
         let generation = self.generation.load(Ordering::SeqCst);
-        let (connection, process) = self.connect_configured().await?;
+        let target = self.target();
+        let mut connection = self.connect_configured(&target).await?;
+        let (mut process, mut limits_waits) = (None, true);
+        if self.configured {
+            let asked = sqlx::raw_sql(PROCESS_AND_LOCK_TIMEOUT);
+            let row = asked.fetch_one(&mut connection).await?;
+            process = Some(ServerProcess::of(&row)?);
+            let lock_timeout: &str = row.try_get(3)?;
+            limits_waits = lock_timeout == LOCK_TIMEOUT_SHOWN || sets_lock_timeout(&target);
+        }
         Ok(Open {
             connection,
             process,
+            limits_waits,
             since: Instant::now(),
             generation,
         })
     }
 
-    /// A connection, and its server process if the session has its settings.
-    async fn connect_configured(&self) -> Result<(PgConnection, Option<i32>), Error> {
-        let target = self.target();
+    /// A connection, with the settings of the backend's sessions if it has any and no pooler refuses them.
+    async fn connect_configured(&self, target: &PgConnectOptions) -> Result<PgConnection, Error> {
         if self.configured && !self.settings_refused.load(Ordering::Relaxed) {
-            match PgConnection::connect_with(&configured(&target)).await {
-                Err(error) if has_state(&error, UNKNOWN_SETTING) => {
-                    let connection = PgConnection::connect_with(&target).await?;
-                    // Not before: poolers have the same SQLSTATE for other errors.
+            match PgConnection::connect_with(&configured(target)).await {
+                Err(error) if refuses_settings(&error) => {
                     self.settings_refused.store(true, Ordering::Relaxed);
-                    return Ok((connection, None));
                 }
-                Ok(mut connection) => {
-                    let process = process_of(&mut connection).await?;
-                    return Ok((connection, process));
-                }
-                Err(error) => return Err(error),
+                connected => return connected,
             }
         }
-        Ok((PgConnection::connect_with(&target).await?, None))
+        PgConnection::connect_with(target).await
     }
 
     fn is_transient(&self, error: &Error) -> bool {
@@ -287,6 +287,10 @@ impl OwnPool {
             // A server that was reached before will probably be back. If none was ever reached, the address
             // is probably wrong.
             Error::Io(io) if io.kind() == io::ErrorKind::ConnectionRefused => {
+                self.reached.load(Ordering::Relaxed)
+            }
+            // A pooler that is full.
+            Error::Database(_) if has_state(error, UNKNOWN_SETTING) => {
                 self.reached.load(Ordering::Relaxed)
             }
             Error::Database(database) => database.is_transient_in_connect_phase(),
@@ -323,13 +327,23 @@ impl OwnPool {
 
 fn configured(target: &PgConnectOptions) -> PgConnectOptions {
     let configured = target.clone().options(SETTINGS);
-    let options = target.get_options().unwrap_or_default();
-    // `deadlock_timeout` is another setting.
-    let mut words = options.split(|at: char| !at.is_alphanumeric() && at != '_');
-    if words.any(|word| word == LOCK_TIMEOUT) {
+    if sets_lock_timeout(target) {
         return configured;
     }
     configured.options([(LOCK_TIMEOUT, LOCK_TIMEOUT_MS)])
+}
+
+fn sets_lock_timeout(target: &PgConnectOptions) -> bool {
+    let options = target.get_options().unwrap_or_default();
+    // `deadlock_timeout` is another setting.
+    let mut words = options.split(|at: char| !at.is_alphanumeric() && at != '_');
+    words.any(|word| word == LOCK_TIMEOUT)
+}
+
+fn refuses_settings(error: &Error) -> bool {
+    let database = error.as_database_error();
+    let names_them = database.is_some_and(|error| error.message().contains(STARTUP_OPTIONS));
+    names_them && has_state(error, UNKNOWN_SETTING)
 }
 
 /// The error of an operation on a backend that was closed.
@@ -341,7 +355,6 @@ pub(super) fn closed() -> LockError {
 pub(crate) struct PooledConnection {
     open: Open,
     place: OwnedSemaphorePermit,
-    _permit: Option<OwnedSemaphorePermit>,
     pool: Arc<OwnPool>,
 }
 
@@ -358,15 +371,12 @@ impl PooledConnection {
         }
     }
 
-    /// Ends the server process if its statement is a commit that hangs and whose caller has left.
-    pub(crate) async fn end_hanging_commit(&mut self) {
-        let pool = &self.pool;
-        if let Some(process) = self.open.process
-            && pool.hanging.end(process, &pool.target()).await
-        {
-            // The server closes the connection when the process ends. Until then its place is in use.
-            let _ = timeout(PING_TIMEOUT, self.open.connection.ping()).await;
-        }
+    pub(super) fn process(&self) -> Option<ServerProcess> {
+        self.open.process
+    }
+
+    pub(super) fn limits_waits(&self) -> bool {
+        self.open.limits_waits
     }
 
     /// Makes a connection at rest available to the next operation.
@@ -414,6 +424,8 @@ impl DerefMut for PooledConnection {
 #[cfg(test)]
 mod tests {
     use syncguard_testkit::{PgBouncer, PostgresServer};
+    use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -426,13 +438,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn behind_a_pooler_that_ignores_settings_no_process_is_known() {
+    async fn behind_a_pooler_that_ignores_settings_statements_limit_their_waits() {
         let server = PostgresServer::start().unwrap();
         let ignored = ("ignore_startup_parameters", "extra_float_digits, options");
         let bouncer = PgBouncer::start_with(&server, &[ignored]).unwrap();
-        for (url, known) in [(server.url(), true), (bouncer.url(), false)] {
-            let connection = pool(&url).acquire(true, deadline()).await.unwrap();
-            assert_eq!(connection.open.process.is_some(), known, "{url}");
+        for (url, limits_waits) in [(server.url(), true), (bouncer.url(), false)] {
+            let connection = pool(&url).acquire(deadline()).await.unwrap();
+            assert_eq!(connection.limits_waits(), limits_waits, "{url}");
         }
     }
 
@@ -445,10 +457,39 @@ mod tests {
         ];
         let bouncer = PgBouncer::start_with(&server, &full).unwrap();
         let (first, second) = (pool(&bouncer.url()), pool(&bouncer.url()));
-        let only = first.acquire(true, deadline()).await.unwrap();
-        let error = second.acquire(true, deadline()).await.err().unwrap();
+        let only = first.acquire(deadline()).await.unwrap();
+        let error = second.acquire(deadline()).await.err().unwrap();
         assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
         assert!(!second.settings_refused.load(Ordering::Relaxed));
         drop(only);
+    }
+
+    /// As PgBouncer refuses a client.
+    const FULL: &[u8] =
+        b"E\0\0\0\x42SFATAL\0C08P01\0Mno more connections allowed (max_client_conn)\0\0";
+
+    #[tokio::test]
+    async fn a_pooler_that_was_full_once_gets_the_settings_at_the_next_attempt() {
+        let server = PostgresServer::start().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let behind = ("127.0.0.1", server.port());
+        tokio::spawn(async move {
+            for number in 0.. {
+                let (mut client, _) = listener.accept().await.unwrap();
+                if number == 1 {
+                    client.write_all(FULL).await.unwrap();
+                    continue;
+                }
+                let mut server = TcpStream::connect(behind).await.unwrap();
+                tokio::spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+            }
+        });
+        let url = format!("postgres://postgres@127.0.0.1:{port}/postgres?sslmode=disable");
+        let pool = Arc::new(OwnPool::new(url.parse().unwrap(), 2, false));
+        let first = pool.acquire(deadline()).await.unwrap();
+        let second = pool.acquire(deadline()).await.unwrap();
+        assert!(first.limits_waits() && second.limits_waits());
+        assert!(!pool.settings_refused.load(Ordering::Relaxed));
     }
 }

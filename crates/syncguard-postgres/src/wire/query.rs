@@ -31,14 +31,19 @@ pub(crate) async fn query(
         Stage::Reading
     };
     let mut conflicts = 0;
-    let row = loop {
+    let (row, sent) = loop {
         let mut session = Session::open_to(connections, statement.writes, deadline).await?;
-        let query = bound(statement, subject, values);
         // A retry runs at READ COMMITTED, whatever the database's default is.
-        let result = if transaction_pooler || conflicts > 0 {
+        let in_transaction = transaction_pooler || conflicts > 0;
+        let sent = match in_transaction || session.limits_waits() {
+            true => statement,
+            false => statement.limiting_waits(),
+        };
+        let query = bound(sent, subject, values);
+        let result = if in_transaction {
             session.run_in_transaction(query).await
         } else {
-            session.run(query).await
+            session.run(&sent.name, query).await
         };
         if result.is_ok() {
             session.settle();
@@ -64,19 +69,19 @@ pub(crate) async fn query(
             }
             Err(error) if serves_no_longer(&error) => {
                 session.close_with_others();
-                break Err(error);
+                break (Err(error), sent);
             }
-            result => break result,
+            result => break (result, sent),
         }
     };
     let row = row.map_err(|error| map(error, stage))?;
-    row.and_then(|row| Reply::of(statement, subject, row))
+    row.and_then(|row| Reply::of(sent, subject, row))
         .ok_or_else(|| wrong_reply(stage))
 }
 
 fn bound<'q>(statement: &'q Statement, subject: &'q str, values: &[Value<'q>]) -> Query<'q> {
     let query = sqlx::query(statement.sql.clone())
-        .bind(statement.name.as_str())
+        .bind(&*statement.name)
         .bind(subject);
     values.iter().fold(query, |query, value| match *value {
         Value::Text(text) => query.bind(text),

@@ -1,5 +1,6 @@
 //! [`Session`]: a connection in use, and what becomes of it afterwards.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
@@ -9,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 use super::connections::{Connection, Connections, until};
+use super::hanging::{Sent, ServerProcess, process};
 use crate::error::{Stage, has_state, map, too_late};
 
 /// The longest that a connection whose caller has left may take to become usable again.
@@ -24,12 +26,15 @@ pub(super) const LOCK_TIMEOUT_MS: u64 = 500;
 /// Under a stricter isolation, which may be a database's default, a statement that waited for another one
 /// fails instead of continuing with the new row. If the client vanishes before its COMMIT, the server ends
 /// the transaction, which would block the key.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 500; \
-                     SET LOCAL idle_in_transaction_session_timeout = 2000";
+const BEGIN: &str = concat!(
+    "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 500; \
+     SET LOCAL idle_in_transaction_session_timeout = 2000; ",
+    process!()
+);
 
 /// Ends a transaction that the application left open in a session of its pool, in one round trip. In
 /// any other session it does nothing, and the server has nothing to warn of.
-const LEAVE_TRANSACTION: &str = "BEGIN; ROLLBACK";
+const LEAVE_TRANSACTION: &str = concat!("BEGIN; ROLLBACK; ", process!());
 
 /// The SQLSTATE of every statement but `ROLLBACK` in a transaction that has failed.
 const FAILED_TRANSACTION: &[&str] = &["25P02"];
@@ -45,6 +50,9 @@ pub(crate) struct Session {
     runtime: Handle,
     at_rest: bool,
     in_transaction: bool,
+    /// The server process, as far as it is known, and the statement that it runs outside of a transaction.
+    process: Option<ServerProcess>,
+    statement: Option<Arc<str>>,
 }
 
 impl Session {
@@ -72,16 +80,18 @@ impl Session {
                 return Err(too_late());
             }
             let mut session = Self {
+                process: connection.process(),
                 connection: Some(connection),
                 runtime: Handle::current(),
                 at_rest: false,
                 in_transaction: false,
+                statement: None,
             };
             if connections.are_own() {
                 return Ok(session);
             }
-            let left = timeout_at(until(deadline), session.execute(LEAVE_TRANSACTION)).await;
-            match left {
+            let left = session.ask_for_process(LEAVE_TRANSACTION);
+            match timeout_at(until(deadline), left).await {
                 Ok(Ok(())) => return Ok(session),
                 Ok(Err(error)) => {
                     session.close();
@@ -118,8 +128,20 @@ impl Session {
         self.at_rest = true;
     }
 
-    /// Runs a query in one round trip, once the connection has prepared the statement.
-    pub(super) async fn run(&mut self, query: Query<'_>) -> Result<Option<PgRow>, sqlx::Error> {
+    /// Whether the server ends the waits of statements by itself.
+    pub(super) fn limits_waits(&self) -> bool {
+        self.connection
+            .as_ref()
+            .is_some_and(Connection::limits_waits)
+    }
+
+    /// Runs the query of a statement in one round trip, once the connection has prepared it.
+    pub(super) async fn run(
+        &mut self,
+        name: &Arc<str>,
+        query: Query<'_>,
+    ) -> Result<Option<PgRow>, sqlx::Error> {
+        self.statement = Some(Arc::clone(name));
         query.fetch_optional(self.connection()?).await
     }
 
@@ -145,7 +167,16 @@ impl Session {
 
     pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
         self.in_transaction = true;
-        self.execute(BEGIN).await
+        self.ask_for_process(BEGIN).await
+    }
+
+    /// Executes commands, the last of which asks for the server process.
+    async fn ask_for_process(&mut self, commands: &'static str) -> Result<(), sqlx::Error> {
+        let row = sqlx::raw_sql(commands)
+            .fetch_one(self.connection()?)
+            .await?;
+        self.process = Some(ServerProcess::of(&row)?);
+        Ok(())
     }
 
     pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
@@ -176,7 +207,12 @@ impl Drop for Session {
         if self.at_rest && !self.in_transaction {
             connection.return_to_pool();
         } else {
-            let recovered = recover(connection, self.in_transaction);
+            let sent = match (self.in_transaction, self.statement.take()) {
+                (true, _) => Some(Sent::Transaction),
+                (false, name) => name.map(Sent::Statement),
+            };
+            let hanging = self.process.zip(sent);
+            let recovered = recover(connection, self.in_transaction, hanging);
             drop(self.runtime.spawn(recovered));
         }
     }
@@ -185,7 +221,11 @@ impl Drop for Session {
 /// Waits for the reply to a statement whose caller has left, or finds out after an error whether the
 /// connection is usable. sqlx's pool would wait without limit, and a server that hangs would block
 /// connection after connection.
-async fn recover(mut connection: Connection, in_transaction: bool) {
+async fn recover(
+    mut connection: Connection,
+    in_transaction: bool,
+    hanging: Option<(ServerProcess, Sent)>,
+) {
     let at_rest = async {
         let connection = connection.get_mut();
         connection.ping().await?;
@@ -197,9 +237,11 @@ async fn recover(mut connection: Connection, in_transaction: bool) {
     match tokio::time::timeout(RECOVERY_TIMEOUT, at_rest).await {
         Ok(Ok(())) => connection.return_to_pool(),
         Ok(Err(_)) => connection.close(),
-        // Otherwise server processes would accumulate while a synchronous standby is away.
+        // Otherwise server processes would accumulate while a synchronous standby is away, or a table locked.
         Err(_) => {
-            connection.end_hanging_commit().await;
+            if let Some((process, sent)) = hanging {
+                connection.end(process, &sent).await;
+            }
             connection.close();
         }
     }

@@ -8,6 +8,8 @@ use sqlx::{AssertSqlSafe, Decode, Postgres, Row as _, SqlSafeStr as _, SqlStr, T
 use syncguard_core::backend::{CLEANUP_GUARD_MS, FENCE_MAX, MAX_PAGE_SIZE, TIME_TOLERANCE_MS};
 use syncguard_core::{ErrorCode, LockError, hash_key};
 
+use super::hanging::tag;
+use super::session::LOCK_TIMEOUT_MS;
 use crate::error::BEGAN_LATE;
 use crate::names::Names;
 
@@ -65,6 +67,14 @@ const WAKE: &str = ", CASE WHEN NOT pg_catalog.pg_try_advisory_xact_lock({class}
 const COMMIT_LATER: &str =
     " AND pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL";
 
+/// In a statement that waits for others, before its first wait: limits its waits as the backend's own sessions do,
+/// or more strictly if the session does. Only this transaction.
+const LIMIT_WAITS: &str = " AND pg_catalog.set_config('lock_timeout', \
+    CASE WHEN pg_catalog.current_setting('lock_timeout')::interval \
+              BETWEEN '1 ms'::interval AND '{lock_timeout_ms} ms'::interval \
+         THEN pg_catalog.current_setting('lock_timeout') ELSE '{lock_timeout_ms}' END, \
+    true) IS NOT NULL";
+
 /// The slot of a key. Keys that share one cost false alarms; few slots keep the server's lock table small.
 pub(crate) const SLOT: &str = "pg_catalog.hashtext(key) & 1023";
 
@@ -80,10 +90,12 @@ const PROOF: &str = "'{reply}' AS statement, $2 AS subject";
 #[derive(Debug)]
 pub(crate) struct Statement {
     pub(crate) sql: SqlStr,
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     reply_name: String,
     /// Whether the statement may have taken effect although it failed.
     pub(crate) writes: bool,
+    /// The same for a session without a `lock_timeout`, if it waits for others.
+    limiting_waits: Option<Box<Self>>,
 }
 
 const RELEASE: &str = include_str!("../sql/release.sql");
@@ -135,19 +147,37 @@ impl Statements {
 
 impl Statement {
     fn new(template: &str, names: &Names, writes: bool) -> Self {
+        let with_limit = |limit| Self::of(&template.replace("{limit}", limit), names, writes);
+        let limiting_waits = template
+            .contains("{limit}")
+            .then(|| with_limit(LIMIT_WAITS));
+        Self {
+            limiting_waits: limiting_waits.map(Box::new),
+            ..with_limit("")
+        }
+    }
+
+    fn of(template: &str, names: &Names, writes: bool) -> Self {
         let text = fill_in(template, names);
         let name = hash_key(&text).to_string();
         let reply_name = format!("{name}-reply");
         let text = text
             .replace("{statement}", &name)
             .replace("{reply}", &reply_name);
+        let text = format!("{} {text}", tag(&name));
         Self {
             // Only constants and checked, quoted identifiers are filled in.
             sql: AssertSqlSafe(Arc::<str>::from(text)).into_sql_str(),
-            name,
+            name: name.into(),
             reply_name,
             writes,
+            limiting_waits: None,
         }
+    }
+
+    /// The statement for a session whose waits nothing else limits.
+    pub(crate) fn limiting_waits(&self) -> &Self {
+        self.limiting_waits.as_deref().unwrap_or(self)
     }
 }
 
@@ -180,6 +210,7 @@ fn fill_in(template: &str, names: &Names) -> String {
         .replace("{now_ms}", NOW_MS)
         .replace("{tolerance_ms}", &TIME_TOLERANCE_MS.to_string())
         .replace("{cleanup_guard_ms}", &CLEANUP_GUARD_MS.to_string())
+        .replace("{lock_timeout_ms}", &LOCK_TIMEOUT_MS.to_string())
         .replace("{max_wait_ms}", &MAX_WAIT_MS.to_string())
         .replace("{look_at}", &MAX_PAGE_SIZE.to_string())
         .replace("{fence_max}", &FENCE_MAX.to_string())
@@ -279,7 +310,8 @@ mod tests {
     #[test]
     fn statements_are_complete_and_have_their_names() {
         let statements = statements(PostgresOptions::new());
-        for statement in all(&statements) {
+        let all = all(&statements).into_iter();
+        for statement in all.flat_map(|statement| [statement, statement.limiting_waits()]) {
             let sql = statement.sql.as_str();
             assert!(!sql.contains(['{', '}']), "{sql}");
             assert!(!sql.contains("--"), "{sql}");

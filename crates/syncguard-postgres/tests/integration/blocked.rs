@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use sqlx::AssertSqlSafe;
 use syncguard_core::backend::{self, AcquireRequest};
 use syncguard_core::{ErrorCode, Locks};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
 use syncguard_testkit::{PgBouncer, PostgresServer};
 
-use crate::common::{BareCalls as _, Fixture, id, key, ttl};
+use crate::common::{BareCalls as _, Fixture, id, key, pool, ttl};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -58,14 +59,28 @@ async fn a_blocked_key_blocks_no_other_and_leaves_no_backend_waiting() {
         "SELECT pg_advisory_xact_lock(hashtext('blocked'))",
         "SELECT * FROM {locks} FOR UPDATE",
     ];
-    for pooled in [false, true] {
+    let ways = ["direct", "given", "transaction pooler", "session pooler"];
+    // Not together with what follows: it blocks the thread.
+    let servers = ways.map(|way| {
+        let mode = match way {
+            "session pooler" => "session",
+            _ => "transaction",
+        };
         let server = PostgresServer::start().unwrap();
-        let bouncer = PgBouncer::start_with(&server, &[("default_pool_size", "10")]).unwrap();
+        let settings = [("default_pool_size", "10"), ("pool_mode", mode)];
+        let bouncer = PgBouncer::start_with(&server, &settings).unwrap();
+        (way, server, bouncer)
+    });
+    let each = servers.map(async |(way, server, bouncer)| {
         let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
-        let url = if pooled { bouncer.url() } else { server.url() };
+        let pooled = way == "transaction pooler";
         let options = fixture.named(PostgresOptions::new().transaction_pooler(pooled));
-        let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
-        let locks = Locks::new(backend);
+        let backend = match way {
+            "given" => PostgresBackend::with_pool(pool(&server.url(), 10).await, options),
+            "direct" => PostgresBackend::connect_with(&server.url(), options).await,
+            _ => PostgresBackend::connect_with(&bouncer.url(), options).await,
+        };
+        let locks = Locks::new(backend.unwrap());
         // A row that expired, to hold.
         let former = locks.try_lock("blocked").ttl(MINUTE).await.unwrap();
         let _ = former.unwrap().detach();
@@ -78,17 +93,49 @@ async fn a_blocked_key_blocks_no_other_and_leaves_no_backend_waiting() {
                 .unwrap();
             let (longest, most_waiting) = ask_every_second(&fixture, &locks).await;
             // It does not queue behind the blocked ones. They have the operation timeout of 5 s.
-            assert!(longest < Duration::from_secs(4), "{blocker}: {longest:?}");
-            assert!(most_waiting > 0, "{blocker}: it does block");
-            assert!(most_waiting <= 10, "{blocker}: {most_waiting} wait");
+            assert!(
+                longest < Duration::from_secs(4),
+                "{way}, {blocker}: {longest:?}"
+            );
+            assert!(most_waiting > 0, "{way}, {blocker}: it does block");
+            assert!(most_waiting <= 10, "{way}, {blocker}: {most_waiting} wait");
             let ended = Instant::now();
             while waiting(&fixture).await > 0 {
-                assert!(ended.elapsed() < Duration::from_secs(10), "{blocker}");
+                assert!(
+                    ended.elapsed() < Duration::from_secs(10),
+                    "{way}, {blocker}"
+                );
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             busy.rollback().await.unwrap();
         }
+    });
+    join_all(each).await;
+}
+
+#[tokio::test]
+async fn a_locked_table_leaves_no_backend_of_a_given_pool_waiting() {
+    let server = PostgresServer::start().unwrap();
+    let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
+    let options = fixture.named(PostgresOptions::new());
+    let backend = PostgresBackend::with_pool(pool(&fixture.url, 3).await, options).unwrap();
+    let locks = Locks::builder(backend)
+        .operation_timeout(Duration::from_secs(1))
+        .build();
+    let mut busy = fixture.sql.begin().await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(fixture.filled("LOCK TABLE {locks}")))
+        .execute(&mut *busy)
+        .await
+        .unwrap();
+    let error = locks.is_locked("k").await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error:?}");
+    assert_eq!(waiting(&fixture).await, 1);
+    let started = Instant::now();
+    while waiting(&fixture).await > 0 {
+        assert!(started.elapsed() < Duration::from_secs(30), "they wait on");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    busy.rollback().await.unwrap();
 }
 
 #[tokio::test]

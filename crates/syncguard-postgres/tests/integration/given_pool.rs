@@ -84,6 +84,46 @@ async fn reads_see_what_others_committed_after_a_snapshot_that_was_left_open() {
     assert!(backend.is_locked(&key).await.unwrap());
 }
 
+#[tokio::test]
+async fn an_operation_limits_its_waits_and_leaves_the_limit_of_the_application() {
+    let own_and_expected = [("0", "500ms"), ("100ms", "100ms"), ("1min", "500ms")];
+    for (own, expected) in own_and_expected {
+        let fixture = Fixture::new().await;
+        // Notes what limits a wait for the row.
+        let noted = format!("{}_noted", fixture.locks_table);
+        let note = format!(
+            "CREATE TABLE {noted} (at TEXT, lock_timeout TEXT); \
+             CREATE FUNCTION {noted}() RETURNS TRIGGER LANGUAGE plpgsql AS $$ BEGIN \
+             INSERT INTO {noted} VALUES (TG_OP, current_setting('lock_timeout')); \
+             RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END; END $$; \
+             CREATE TRIGGER noted BEFORE INSERT OR UPDATE OR DELETE ON {{locks}} \
+             FOR EACH ROW EXECUTE FUNCTION {noted}()"
+        );
+        fixture.run(&note).await;
+        let set = format!("SET lock_timeout = '{own}'");
+        let (pool, backend) = used_for(&fixture, &[&set]).await;
+        let (key, id) = (key("k"), id());
+        let acquired = backend.acquire(&key, &id, ttl(60_000)).await.unwrap();
+        assert!(acquired.granted().is_some());
+        let extended = backend.extend(&id, ttl(60_000)).await.unwrap();
+        assert!(extended.is_extended());
+        assert!(backend.release(&id).await.unwrap().is_released());
+        let select = AssertSqlSafe(format!("SELECT at, lock_timeout FROM {noted} ORDER BY at"));
+        let notes: Vec<(String, String)> = sqlx::query_as(select)
+            .fetch_all(&fixture.sql)
+            .await
+            .unwrap();
+        let expected =
+            ["DELETE", "INSERT", "UPDATE"].map(|at| (at.to_owned(), expected.to_owned()));
+        assert_eq!(notes, expected);
+        let shown: (String,) = sqlx::query_as("SHOW lock_timeout")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        assert_eq!(shown.0, own);
+    }
+}
+
 /// A pool with so many idle connections.
 async fn idle(options: PgPoolOptions, connections: u32, url: &str) -> PgPool {
     let pool = options.max_connections(connections).connect(url).await;
@@ -112,6 +152,7 @@ async fn each_idle_connection_that_was_cut_off_silently_costs_at_most_one_deadli
     wire.lose_connections();
     let mut failures = 0;
     while let Err(error) = locks.is_locked("k").await {
+        assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
         assert!(!error.outcome_unknown(), "{error:?}");
         failures += 1;
         assert!(failures <= 3, "{error:?}");

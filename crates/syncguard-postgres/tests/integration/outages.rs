@@ -9,7 +9,7 @@ use sqlx::postgres::PgPoolOptions;
 use syncguard_core::backend::Lookup;
 use syncguard_core::{ErrorCode, LockError, Locks};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
-use syncguard_testkit::PostgresServer;
+use syncguard_testkit::{PgBouncer, PostgresServer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
@@ -264,12 +264,49 @@ async fn a_commit_that_waits_for_a_standby_is_settled_when_the_standby_is_back()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_standby_is_away_server_processes_stay_few_and_reads_are_answered() {
+    processes_stay_few(async |fixture, server, options| {
+        PostgresBackend::connect_with(&away(&server.url()), fixture.named(options)).await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_standby_is_away_processes_of_a_given_pool_stay_few_and_reads_are_answered() {
+    processes_stay_few(async |fixture, server, options| {
+        let pool = crate::common::pool(&away(&server.url()), 10).await;
+        PostgresBackend::with_pool(pool, fixture.named(options))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_standby_is_away_processes_behind_a_pooler_stay_few_and_reads_are_answered() {
+    let mut running = None;
+    processes_stay_few(async |fixture, server, options| {
+        // One connection more than the backend has.
+        let bouncer = PgBouncer::start_with(server, &[("default_pool_size", "11")]).unwrap();
+        let url = away(&running.insert(bouncer).url());
+        let options = fixture.named(options.transaction_pooler(true));
+        PostgresBackend::connect_with(&url, options).await
+    })
+    .await;
+}
+
+fn away(url: &str) -> String {
+    format!("{url}?application_name=away")
+}
+
+async fn processes_stay_few(
+    connect: impl AsyncFnOnce(
+        &Fixture,
+        &PostgresServer,
+        PostgresOptions,
+    ) -> Result<PostgresBackend, LockError>,
+) {
     let server = PostgresServer::start().unwrap();
     let fixture = Fixture::at(&server.url(), PostgresOptions::new()).await;
-    let url = format!("{}?application_name=away", fixture.url);
-    let options = fixture.named(PostgresOptions::new().max_connections(10));
-    let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
-    let locks = Locks::new(backend);
+    let options = PostgresOptions::new().max_connections(10);
+    let locks = Locks::new(connect(&fixture, &server, options).await.unwrap());
     recovers(&locks, "warm").await;
     commits_wait(&fixture).await;
     let waiting = "SELECT count(*) FROM pg_stat_activity \
