@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{Connection as _, Error, PgConnection, PgPool, Postgres};
+use sqlx::{Error, PgConnection, PgPool, Postgres};
 use syncguard_core::{ErrorCode, LockError};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::hanging::{Hanging, Sent, ServerProcess};
-use super::pool::{OPEN_TIMEOUT, OwnPool, PING_TIMEOUT, PooledConnection, closed};
+use super::pool::{OPEN_TIMEOUT, OwnPool, PooledConnection, closed};
 use crate::error::{Stage, map, too_late};
 
 /// A wait for other operations ends this long before the operation's own deadline. So the error says
@@ -276,12 +276,23 @@ impl Connection {
         }
     }
 
-    /// Ends the server process if what was sent to it hangs there. Its caller has left.
-    pub(super) async fn end(&mut self, process: ServerProcess, sent: &Sent) {
+    /// Ends the server process if what was sent to it hangs there, and closes the connection. Its place stays in use
+    /// meanwhile.
+    pub(super) async fn end(self, process: ServerProcess, sent: Sent) {
         let Source { pool, hanging } = &*self.source;
-        if hanging.end(process, sent, &pool.target()).await {
-            // The server closes the connection when the process ends. Until then its place is in use.
-            let _ = timeout(PING_TIMEOUT, self.get_mut().ping()).await;
+        let target = pool.target();
+        let end = hanging.end(process, &sent, &target);
+        match self.pooled {
+            Pooled::Own(connection) => {
+                // A pooler that is full then has room for a connection beside.
+                let place = connection.disconnect();
+                end.await;
+                drop(place);
+            }
+            Pooled::Given(mut connection) => {
+                connection.close_on_drop();
+                end.await;
+            }
         }
     }
 

@@ -7,10 +7,13 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use syncguard_core::{ErrorCode, LockError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// The longest that it may take to end a server process, the wait for others included.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Until it is asked whether a process has ended.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// For how long after a commit hung writes leave some connections to reads.
 const CAUTION: Duration = Duration::from_secs(30);
@@ -114,27 +117,31 @@ impl Hanging {
         sent: &Sent,
         target: &PgConnectOptions,
     ) -> bool {
-        // Only numbers, and a name that is a hash.
-        let end = AssertSqlSafe(end(process, sent));
-        let ended = async {
+        let end = end(process, sent);
+        let mut ended = None;
+        let ending = async {
             let _turn = self.turn.lock().await;
             let mut beside = PgConnection::connect_with(target).await?;
-            // A simple query: poolers pass it on whole.
-            let ended = sqlx::raw_sql(end).fetch_optional(&mut beside).await?;
-            let hung_in_commit = ended.map(|row| row.try_get::<bool, _>(0)).transpose()?;
+            loop {
+                // Only numbers, and a name that is a hash. A simple query: poolers pass it on whole.
+                let query = sqlx::raw_sql(AssertSqlSafe(end.as_str()));
+                let Some(row) = query.fetch_optional(&mut beside).await? else {
+                    break;
+                };
+                ended = Some(row.try_get(0)?);
+                sleep(PAUSE).await;
+            }
             // It does not matter whether it closes in an orderly way.
             let _ = beside.close().await;
-            Ok::<_, sqlx::Error>(hung_in_commit)
+            Ok::<_, sqlx::Error>(())
         };
         // If it fails, the process stays until what it waits for has come.
-        let Ok(Ok(Some(hung_in_commit))) = timeout(END_TIMEOUT, ended).await else {
-            return false;
-        };
-        if hung_in_commit {
+        let _ = timeout(END_TIMEOUT, ending).await;
+        if ended == Some(true) {
             let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
             *last = Some(Instant::now());
         }
-        true
+        ended.is_some()
     }
 }
 

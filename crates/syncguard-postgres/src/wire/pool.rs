@@ -32,7 +32,7 @@ const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 
 /// The longest that such a ping may take. A connection that was cut off silently would use up the time in
 /// which another can be opened.
-pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(1);
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection that was idle for longer is closed.
 const LONGEST_IDLE: Duration = Duration::from_mins(10);
@@ -369,6 +369,11 @@ impl PooledConnection {
             // There may be another pooler, or none.
             pool.settings_refused.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Closes the connection, and keeps its place.
+    pub(super) fn disconnect(self) -> OwnedSemaphorePermit {
+        self.place
     }
 
     pub(super) fn process(&self) -> Option<ServerProcess> {

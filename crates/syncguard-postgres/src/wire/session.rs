@@ -238,12 +238,10 @@ async fn recover(
         Ok(Ok(())) => connection.return_to_pool(),
         Ok(Err(_)) => connection.close(),
         // Otherwise server processes would accumulate while a synchronous standby is away, or a table locked.
-        Err(_) => {
-            if let Some((process, sent)) = hanging {
-                connection.end(process, &sent).await;
-            }
-            connection.close();
-        }
+        Err(_) => match hanging {
+            Some((process, sent)) => connection.end(process, sent).await,
+            None => connection.close(),
+        },
     }
 }
 

@@ -283,8 +283,8 @@ async fn while_a_standby_is_away_processes_of_a_given_pool_stay_few_and_reads_ar
 async fn while_a_standby_is_away_processes_behind_a_pooler_stay_few_and_reads_are_answered() {
     let mut running = None;
     processes_stay_few(async |fixture, server, options| {
-        // One connection more than the backend has.
-        let bouncer = PgBouncer::start_with(server, &[("default_pool_size", "11")]).unwrap();
+        // No connection more than the backend has.
+        let bouncer = PgBouncer::start_with(server, &[("default_pool_size", "10")]).unwrap();
         let url = away(&running.insert(bouncer).url());
         let options = fixture.named(options.transaction_pooler(true));
         PostgresBackend::connect_with(&url, options).await
