@@ -137,12 +137,14 @@ impl PostgresBackend {
     /// after each use, and before each use unless `test_before_acquire` is off. And in its sessions the
     /// server plans statements with the default settings: between two vacuums, a statement on a mostly
     /// empty table of locks can read all deleted rows. If the pool serves locks alone, set `enable_seqscan`
-    /// and `jit` to `off` in its connect options to prevent that. Set `lock_timeout` there as well, to
-    /// `500ms` as a backend made from a URL does: otherwise an operation on a blocked key waits in the
-    /// server until the blocking transaction ends, and occupies a connection although its caller has left.
+    /// and `jit` to `off` in its connect options to prevent that.
+    ///
+    /// A statement waits in the server for another transaction no longer than 500 ms, or than the pool's
+    /// `lock_timeout` if that is shorter. It sets that for itself alone; the session's setting stays.
     ///
     /// While a caller waits for a key, the backend opens one connection beside the pool, with the pool's
-    /// connect options.
+    /// connect options; and another one to end a server process that still waits, for a synchronous standby
+    /// or a locked table, 5 s after its caller has left.
     ///
     /// If a firewall drops idle connections silently, sqlx's test of such a connection has no limit, and the
     /// operation fails at its deadline. Limit the test, and the operation gets another connection:

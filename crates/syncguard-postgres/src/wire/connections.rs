@@ -179,12 +179,10 @@ impl GivenPool {
         let first = poll_fn(|cx| Poll::Ready(acquired.as_mut().poll(cx))).await;
         // sqlx does not say whether it waits for a connection in use, or tests one that was idle.
         let tests = pool.num_idle() < idle;
-        let is_exhausted = || {
-            let reachable = !tests && !self.unreachable.load(Ordering::Relaxed);
-            reachable && pool.size() >= pool.options().get_max_connections()
-        };
+        let is_full = || pool.size() >= pool.options().get_max_connections();
         let connecting = |error| {
-            let exhausted = is_exhausted();
+            let reachable = !tests && !self.unreachable.load(Ordering::Relaxed);
+            let exhausted = reachable && is_full();
             map(error, Stage::Connecting { exhausted })
         };
         if let Poll::Ready(acquired) = first {
@@ -193,7 +191,7 @@ impl GivenPool {
         if let Ok(acquired) = timeout_at(until(deadline), &mut acquired).await {
             return acquired.map_err(connecting);
         }
-        if tests || is_exhausted() {
+        if tests || is_full() {
             return Err(connecting(Error::PoolTimedOut));
         }
         // The pool is opening a connection.
@@ -243,7 +241,7 @@ impl Connection {
     }
 
     /// The server process, if it was asked for when the connection was opened.
-    pub(super) fn process(&self) -> Option<ServerProcess> {
+    pub(super) fn process(&self) -> Option<Arc<ServerProcess>> {
         match &self.pooled {
             Pooled::Own(connection) => connection.process(),
             Pooled::Given(_) => None,
@@ -278,10 +276,10 @@ impl Connection {
 
     /// Ends the server process if what was sent to it hangs there, and closes the connection. Its place stays in use
     /// meanwhile.
-    pub(super) async fn end(self, process: ServerProcess, sent: Sent) {
+    pub(super) async fn end(self, process: &ServerProcess, sent: &Sent) {
         let Source { pool, hanging } = &*self.source;
         let target = pool.target();
-        let end = hanging.end(process, &sent, &target);
+        let end = hanging.end(process, sent, &target);
         match self.pooled {
             Pooled::Own(connection) => {
                 // A pooler that is full then has room for a connection beside.

@@ -24,32 +24,31 @@ const LEFT_TO_READS: usize = 5;
 /// Selects a [`ServerProcess`].
 macro_rules! process {
     () => {
-        "SELECT pg_catalog.pg_backend_pid(), \
-         (pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint, \
-         (pg_catalog.date_part('epoch', pg_catalog.now()) * 1000000)::bigint"
+        "SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_postmaster_start_time(), pg_catalog.now()"
     };
 }
 
 pub(super) use process;
 
 /// Which process of which server runs a transaction, and since when.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct ServerProcess {
     pid: i32,
     /// When the server was started: behind the same address there may be another one later.
-    server: i64,
+    server: String,
     /// When the transaction began that this was asked in.
-    began: i64,
+    began: String,
 }
 
 impl ServerProcess {
-    /// From a row of `process!`.
-    pub(super) fn of(row: &PgRow) -> Result<Self, sqlx::Error> {
-        Ok(Self {
+    /// From a row of `process!`, of a simple query: there the server writes times as texts, in the format that the
+    /// driver sets for all sessions.
+    pub(super) fn of(row: &PgRow) -> Result<Arc<Self>, sqlx::Error> {
+        Ok(Arc::new(Self {
             pid: row.try_get(0)?,
-            server: row.try_get(1)?,
-            began: row.try_get(2)?,
-        })
+            server: row.try_get_unchecked(1)?,
+            began: row.try_get_unchecked(2)?,
+        }))
     }
 }
 
@@ -113,7 +112,7 @@ impl Hanging {
     /// it did.
     pub(super) async fn end(
         &self,
-        process: ServerProcess,
+        process: &ServerProcess,
         sent: &Sent,
         target: &PgConnectOptions,
     ) -> bool {
@@ -123,7 +122,7 @@ impl Hanging {
             let _turn = self.turn.lock().await;
             let mut beside = PgConnection::connect_with(target).await?;
             loop {
-                // Only numbers, and a name that is a hash. A simple query: poolers pass it on whole.
+                // All texts in it are quoted. A simple query: poolers pass it on whole.
                 let query = sqlx::raw_sql(AssertSqlSafe(end.as_str()));
                 let Some(row) = query.fetch_optional(&mut beside).await? else {
                     break;
@@ -148,28 +147,26 @@ impl Hanging {
 /// Ends the process. A commit that waits for a standby then takes effect on this server.
 ///
 /// To cancel the statement would be wrong: the server would report the commit as successful.
-fn end(process: ServerProcess, sent: &Sent) -> String {
+fn end(process: &ServerProcess, sent: &Sent) -> String {
     let ServerProcess { pid, server, began } = process;
-    let xact_start = micros("xact_start");
+    let (server, began) = (quoted(server), quoted(began));
     let still_runs = match sent {
-        Sent::Transaction => format!("{xact_start} = {began}"),
+        Sent::Transaction => format!("xact_start = {began}"),
         Sent::Statement(name) => format!(
-            "{xact_start} >= {began} AND pg_catalog.starts_with(query, '{}')",
-            tag(name)
+            "xact_start >= {began} AND pg_catalog.starts_with(query, {})",
+            quoted(&tag(name))
         ),
     };
-    let server_start = micros("pg_catalog.pg_postmaster_start_time()");
     format!(
         "SELECT wait_event = 'SyncRep', pg_catalog.pg_terminate_backend(pid) \
          FROM pg_catalog.pg_stat_activity \
-         WHERE pid = {pid} AND {server_start} = {server} AND {still_runs} \
+         WHERE pid = {pid} AND pg_catalog.pg_postmaster_start_time() = {server} AND {still_runs} \
          AND (wait_event = 'SyncRep' OR wait_event_type = 'Lock')"
     )
 }
 
-/// A moment of the server's clock as `process!` gives it, in microseconds.
-fn micros(time: &str) -> String {
-    format!("(pg_catalog.date_part('epoch', {time}) * 1000000)::bigint")
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }
 
 /// How the text of a statement begins: the server shows little more than the beginning.
@@ -185,7 +182,7 @@ mod tests {
 
     const BUSY: &str = "SELECT pg_catalog.pg_advisory_xact_lock(1)";
 
-    async fn process_of(session: &mut PgConnection, before: &'static str) -> ServerProcess {
+    async fn process_of(session: &mut PgConnection, before: &str) -> Arc<ServerProcess> {
         let asked = AssertSqlSafe(format!("{before}; {}", process!()));
         let row = sqlx::raw_sql(asked).fetch_one(session).await.unwrap();
         ServerProcess::of(&row).unwrap()
@@ -214,17 +211,18 @@ mod tests {
                 let query = sqlx::query(AssertSqlSafe(text));
                 query.execute(&mut session).await
             });
-            let (mut elsewhere, mut later) = (process, process);
-            elsewhere.server += 1;
-            later.began += 60_000_000;
-            assert!(!hanging.end(elsewhere, &sent, &target).await);
-            assert!(!hanging.end(later, &sent, &target).await);
+            let another = "2100-01-01 00:00:00+00".to_owned();
+            let (mut elsewhere, mut later) = ((*process).clone(), (*process).clone());
+            elsewhere.server = another.clone();
+            later.began = another;
+            assert!(!hanging.end(&elsewhere, &sent, &target).await);
+            assert!(!hanging.end(&later, &sent, &target).await);
             match begin {
-                "" => assert!(!hanging.end(process, &named("theirs"), &target).await),
-                _ => assert!(!hanging.end(earlier, &sent, &target).await),
+                "" => assert!(!hanging.end(&process, &named("theirs"), &target).await),
+                _ => assert!(!hanging.end(&earlier, &sent, &target).await),
             }
             // It may not wait yet.
-            while !hanging.end(process, &sent, &target).await {}
+            while !hanging.end(&process, &sent, &target).await {}
             assert!(hung.await.unwrap().is_err());
         }
         assert!(!hanging.were_seen(), "no commit hung");

@@ -62,6 +62,9 @@ const PROCESS_AND_LOCK_TIMEOUT: &str =
 /// other clients' settings. A pooler that is full has one of them, too.
 const UNKNOWN_SETTING: &[&str] = &["08P01", "0A000"];
 
+/// The SQLSTATE of a statement that was cancelled.
+const CANCELLED: &[&str] = &["57014"];
+
 /// The startup parameter that session settings are sent in. A pooler that refuses them names it.
 const STARTUP_OPTIONS: &str = "options";
 
@@ -91,7 +94,7 @@ pub(crate) struct OwnPool {
 struct Open {
     connection: PgConnection,
     /// The server process, if it is known. Behind a pooler it can be another client's at the next moment.
-    process: Option<ServerProcess>,
+    process: Option<Arc<ServerProcess>>,
     /// Whether the session has a `lock_timeout` of the backend or the URL.
     limits_waits: bool,
     since: Instant,
@@ -252,14 +255,11 @@ impl OwnPool {
         let generation = self.generation.load(Ordering::SeqCst);
         let target = self.target();
         let mut connection = self.connect_configured(&target).await?;
-        let (mut process, mut limits_waits) = (None, true);
-        if self.configured {
-            let asked = sqlx::raw_sql(PROCESS_AND_LOCK_TIMEOUT);
-            let row = asked.fetch_one(&mut connection).await?;
-            process = Some(ServerProcess::of(&row)?);
-            let lock_timeout: &str = row.try_get(3)?;
-            limits_waits = lock_timeout == LOCK_TIMEOUT_SHOWN || sets_lock_timeout(&target);
-        }
+        let (process, limits_waits) = match self.configured {
+            true => asked_for(&mut connection, &target).await?,
+            // Its transactions ask, and limit their waits.
+            false => (None, true),
+        };
         Ok(Open {
             connection,
             process,
@@ -325,6 +325,25 @@ impl OwnPool {
     }
 }
 
+/// The server process of a session, and whether the session limits its waits.
+async fn asked_for(
+    session: &mut PgConnection,
+    target: &PgConnectOptions,
+) -> Result<(Option<Arc<ServerProcess>>, bool), Error> {
+    let is_chosen = sets_lock_timeout(target);
+    let asked = sqlx::raw_sql(PROCESS_AND_LOCK_TIMEOUT);
+    match asked.fetch_one(session).await {
+        Ok(row) => {
+            let lock_timeout: &str = row.try_get(3)?;
+            let is_limited = is_chosen || lock_timeout == LOCK_TIMEOUT_SHOWN;
+            Ok((Some(ServerProcess::of(&row)?), is_limited))
+        }
+        // A very short `statement_timeout` of the URL.
+        Err(error) if has_state(&error, CANCELLED) => Ok((None, is_chosen)),
+        Err(error) => Err(error),
+    }
+}
+
 fn configured(target: &PgConnectOptions) -> PgConnectOptions {
     let configured = target.clone().options(SETTINGS);
     if sets_lock_timeout(target) {
@@ -376,8 +395,8 @@ impl PooledConnection {
         self.place
     }
 
-    pub(super) fn process(&self) -> Option<ServerProcess> {
-        self.open.process
+    pub(super) fn process(&self) -> Option<Arc<ServerProcess>> {
+        self.open.process.clone()
     }
 
     pub(super) fn limits_waits(&self) -> bool {

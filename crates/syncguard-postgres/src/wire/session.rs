@@ -51,7 +51,7 @@ pub(crate) struct Session {
     at_rest: bool,
     in_transaction: bool,
     /// The server process, as far as it is known, and the statement that it runs outside of a transaction.
-    process: Option<ServerProcess>,
+    process: Option<Arc<ServerProcess>>,
     statement: Option<Arc<str>>,
 }
 
@@ -211,7 +211,7 @@ impl Drop for Session {
                 (true, _) => Some(Sent::Transaction),
                 (false, name) => name.map(Sent::Statement),
             };
-            let hanging = self.process.zip(sent);
+            let hanging = self.process.take().zip(sent);
             let recovered = recover(connection, self.in_transaction, hanging);
             drop(self.runtime.spawn(recovered));
         }
@@ -224,7 +224,7 @@ impl Drop for Session {
 async fn recover(
     mut connection: Connection,
     in_transaction: bool,
-    hanging: Option<(ServerProcess, Sent)>,
+    hanging: Option<(Arc<ServerProcess>, Sent)>,
 ) {
     let at_rest = async {
         let connection = connection.get_mut();
@@ -239,7 +239,7 @@ async fn recover(
         Ok(Err(_)) => connection.close(),
         // Otherwise server processes would accumulate while a synchronous standby is away, or a table locked.
         Err(_) => match hanging {
-            Some((process, sent)) => connection.end(process, sent).await,
+            Some((process, sent)) => connection.end(&process, &sent).await,
             None => connection.close(),
         },
     }
