@@ -136,8 +136,9 @@ async fn an_acquire_abandoned_while_it_waits_in_the_server_is_not_granted_later(
         .execute(&mut *other)
         .await
         .unwrap();
-    // Otherwise the server would end the wait.
-    let url = format!("{}?options[lock_timeout]=0", fixture.url);
+    // Otherwise the server would end the wait, or the backend the server process.
+    let settings = "options[lock_timeout]=0&options[track_activities]=off";
+    let url = format!("{}?{settings}", fixture.url);
     let options = fixture.named(PostgresOptions::new());
     let backend = PostgresBackend::connect_with(&url, options).await.unwrap();
     let locks = Locks::new(backend);
