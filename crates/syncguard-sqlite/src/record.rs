@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Decode, Row as _, Sqlite, Type};
 use syncguard_core::backend::{AcquireResult, FailureReason, Grant};
-use syncguard_core::{ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey};
+use syncguard_core::{ExtendResult, Fence, LockError, LockId, LockInfoDebug, LockKey};
 
 /// Reads the reply to an acquire.
 pub(crate) fn read_acquired(row: &SqliteRow, id: &LockId) -> Result<AcquireResult, LockError> {
@@ -107,8 +107,7 @@ fn fence(row: &SqliteRow) -> Result<Fence, LockError> {
 
 /// The error of a row that SyncGuard did not write.
 pub(crate) fn unreadable() -> LockError {
-    LockError::new(
-        ErrorCode::Internal,
+    LockError::invalid_argument(
         "the stored lock has a value that SyncGuard does not write; it was left unchanged: repair the row",
     )
 }

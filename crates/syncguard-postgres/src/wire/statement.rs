@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Decode, Postgres, Row as _, SqlSafeStr as _, SqlStr, Type};
 use syncguard_core::backend::{CLEANUP_GUARD_MS, FENCE_MAX, MAX_PAGE_SIZE, TIME_TOLERANCE_MS};
-use syncguard_core::{ErrorCode, LockError, hash_key};
+use syncguard_core::{LockError, hash_key};
 
 use super::hanging::tag;
 use super::session::LOCK_TIMEOUT_MS;
@@ -266,9 +266,8 @@ impl Reply {
 
     /// The error of a value that SyncGuard does not write.
     pub(crate) fn unreadable(&self) -> LockError {
-        let error = LockError::new(
-            ErrorCode::Internal,
-            "the stored lock has a value that SyncGuard does not write",
+        let error = LockError::invalid_argument(
+            "the stored lock has a value that SyncGuard does not write: repair the row",
         );
         if self.of_write {
             error.with_outcome_unknown()

@@ -92,11 +92,11 @@ async fn a_grant_that_cannot_be_read_has_an_unknown_outcome() {
     fixture.run("UPDATE {locks} SET fence = '7'").await;
     let again = fixture.backend.acquire(&key, &id, ttl(60_000)).await;
     let error = again.unwrap_err();
-    assert_eq!(error.code(), ErrorCode::Internal, "{error}");
+    assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error}");
     assert!(error.outcome_unknown(), "{error}");
     let found = fixture.backend.lookup_raw(Lookup::Id(&id)).await;
     let error = found.unwrap_err();
-    assert_eq!(error.code(), ErrorCode::Internal, "{error}");
+    assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error}");
     assert!(!error.outcome_unknown(), "{error}");
 }
 

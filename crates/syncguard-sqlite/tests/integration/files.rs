@@ -222,5 +222,5 @@ async fn a_row_that_syncguard_did_not_write_gives_a_typed_error() {
     let locks = syncguard_core::Locks::new(backend);
     assert!(locks.try_lock("k").await.unwrap().is_none());
     let error = locks.get_by_key("k").await.unwrap_err();
-    assert_eq!(error.code(), ErrorCode::Internal, "{error}");
+    assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error}");
 }
