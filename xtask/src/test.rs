@@ -82,7 +82,7 @@ fn unit_and_integration(variables: &Variables) -> Result<Tally> {
     let skipped = NamedTempFile::new()?;
     command
         .envs(variables.iter().cloned())
-        .env("SYNCGUARD_CONFORMANCE_SKIPS", skipped.path());
+        .env("SYNCGUARD_CONFORMANCE_SKIPPED", skipped.path());
     let tally = run_tests("unit and integration tests", command, read)?;
     let skipped = fs::read_to_string(skipped.path())?;
     eprint!("{skipped}");

@@ -18,8 +18,14 @@ const CALLS: [(&str, &str); 6] = [
         "`--transaction-pooler`",
     ),
     ("`FirestoreOptions::server_time(true)`", "`--server-time`"),
-    ("`PostgresBackend::setup_schema`", "`syncguard acquire`"),
-    ("`SqliteBackend::setup_schema`", "`syncguard acquire`"),
+    (
+        "`PostgresBackend::setup_schema`",
+        "`syncguard run` or `syncguard acquire`",
+    ),
+    (
+        "`SqliteBackend::setup_schema`",
+        "`syncguard run` or `syncguard acquire`",
+    ),
     ("`purge_expired`", "`syncguard purge`"),
 ];
 

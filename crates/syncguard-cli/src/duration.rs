@@ -45,7 +45,8 @@ pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A duration in its two largest units, rounded up: `1d 2h`, `2m 5s`, `350ms`. So nothing ends later than is shown.
+/// Time that is left, in its two largest units: `1d 2h`, `2m 5s`, `350ms`. Rounded up, so nothing ends later than is
+/// shown.
 pub(crate) fn show(duration: Duration) -> String {
     let millis = duration.as_millis();
     let smallest = match millis {
@@ -54,7 +55,14 @@ pub(crate) fn show(duration: Duration) -> String {
         3_600_000..86_400_000 => 60_000,
         _ => 3_600_000,
     };
-    let millis = millis.next_multiple_of(smallest);
+    show_age(Duration::from_millis(
+        u64::try_from(millis.next_multiple_of(smallest)).unwrap_or(u64::MAX),
+    ))
+}
+
+/// Time that has passed, in the same units, rounded down.
+pub(crate) fn show_age(duration: Duration) -> String {
+    let millis = duration.as_millis();
     let seconds = millis / 1_000;
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     let two = |large: u128, unit: &str, small: u128, part: &str| match small {
@@ -125,5 +133,6 @@ mod tests {
         ] {
             assert_eq!(show(Duration::from_millis(millis)), text);
         }
+        assert_eq!(show_age(Duration::from_millis(86_401_000)), "1d");
     }
 }

@@ -249,7 +249,7 @@ async fn announce(locks: &Locks, key: &LockKey, wait: Wait, output: Output) {
     let text = format!(
         "{} is held for {}, its lease ends in {} unless it is renewed{}",
         output.key(key),
-        duration::show(age(&lock)),
+        duration::show_age(age(&lock)),
         duration::show(left(&lock)),
         wait.shown(),
     );

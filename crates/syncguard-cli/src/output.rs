@@ -134,7 +134,7 @@ impl Output {
     pub(crate) fn row(self, lock: &LockInfoDebug) -> String {
         self.columns(
             &lock.fence.to_string(),
-            &duration::show(age(lock)),
+            &duration::show_age(age(lock)),
             &duration::show(left(lock)),
             lock.lock_id.as_str(),
             &self.key(&lock.key),

@@ -48,17 +48,17 @@ pub(crate) async fn run(args: &RunArgs, store: &Store, output: Output) -> Result
         Acquisition::Interrupted(signal) => return Ok(exit::of_signal(signal)),
     };
     let ran = under_the_lock(args, &guard, &mut signals, output).await;
-    let lease = guard.lease();
+    let expiry = Expiry::of(&guard.lease());
     let released = async {
         let released = guard.release().await;
-        report_release(&locks, &lease, &released, output).await;
+        report_release(&locks, &expiry, &released, output).await;
         released
     };
     let released = tokio::select! {
         biased;
         released = released => Some(released),
         () = signals.ending_twice() => {
-            report_unreleased(&lease, "stopped waiting for the release of the lock", None, output).await;
+            report_unreleased(&expiry, "stopped waiting for the release of the lock", None, output).await;
             None
         }
     };
@@ -181,7 +181,7 @@ async fn supervise(
 /// Waits for background releases, and reports a lock that could not be released.
 async fn report_release(
     locks: &Locks,
-    lease: &Lease,
+    expiry: &Expiry,
     released: &Result<ReleaseResult, LockError>,
     output: Output,
 ) {
@@ -189,16 +189,31 @@ async fn report_release(
     if let Err(error) = released
         && locks.pending() > 0
     {
-        report_unreleased(lease, "failed to release the lock", Some(error), output).await;
+        report_unreleased(expiry, "failed to release the lock", Some(error), output).await;
     }
 }
 
-async fn report_unreleased(lease: &Lease, what: &str, error: Option<&LockError>, output: Output) {
+/// When the store ends a lease that nobody releases. A lease itself says that it has ended once its release has begun.
+struct Expiry {
+    at_ms: i64,
+    at: Instant,
+}
+
+impl Expiry {
+    fn of(lease: &Lease) -> Self {
+        Self {
+            at_ms: lease.expires_at_ms(),
+            at: Instant::now() + lease.remaining(),
+        }
+    }
+}
+
+async fn report_unreleased(expiry: &Expiry, what: &str, error: Option<&LockError>, output: Output) {
     let mut text = format!(
-        "{what}; it expires in {}",
-        duration::show(lease.remaining())
+        "{what}; it expires in {} at the latest",
+        duration::show(expiry.at.saturating_duration_since(Instant::now()))
     );
-    let mut more = json!({ "expiresAtMs": lease.expires_at_ms() });
+    let mut more = json!({ "expiresAtMs": expiry.at_ms });
     if let Some(error) = error {
         text += &format!(": {}", exit::chain(error));
         more["error"] = serde_json::to_value(error).unwrap_or_default();

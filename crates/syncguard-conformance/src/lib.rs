@@ -77,7 +77,8 @@
 //!
 //! The tests of [`suite!`] report it on stderr, even if the runner captures output, and pass. Set
 //! `SYNCGUARD_CONFORMANCE_SKIPS=deny` to make them fail: if a backend must have every feature, and before a
-//! release. Set it to the path of a file to have them listed there: cargo-nextest hides what a test that passes says.
+//! release. Set `SYNCGUARD_CONFORMANCE_SKIPPED` to the path of a file to have them listed there: cargo-nextest hides what
+//! a test that passes says.
 //!
 //! # Publishing a report
 //!

@@ -31,8 +31,8 @@ use crate::{Bench, DEFAULT_CASE_TIMEOUT, Harness, Outcome};
 /// ```
 ///
 /// A case that does not apply says so on stderr, whether or not output is captured. With
-/// `SYNCGUARD_CONFORMANCE_SKIPS=deny` in the environment, its test fails. Any other value is the path of a file, to which
-/// the test adds a line.
+/// `SYNCGUARD_CONFORMANCE_SKIPS=deny` in the environment, its test fails. With the path of a file in
+/// `SYNCGUARD_CONFORMANCE_SKIPPED`, the test adds a line to that file.
 #[macro_export]
 macro_rules! suite {
     ($harness:expr $(,)?) => {
@@ -67,6 +67,9 @@ macro_rules! __suite_tests {
 /// The variable that decides whether a skipped case fails its test.
 const SKIPS: &str = "SYNCGUARD_CONFORMANCE_SKIPS";
 
+/// The variable with the file that lists skipped cases.
+const SKIPPED: &str = "SYNCGUARD_CONFORMANCE_SKIPPED";
+
 /// Runs one case on a runtime of its own.
 ///
 /// # Panics
@@ -93,11 +96,11 @@ pub fn __run_test<H: Harness>(name: &str, case: &str, harness: impl Future<Outpu
         // Not by `eprintln!`: the test harness would capture that.
         Ok(Outcome::Skipped(reason)) => {
             let line = format!("skipped: {name}: {reason}\n");
-            match std::env::var_os(SKIPS) {
-                Some(value) if value == "deny" => panic!("{SKIPS} is `deny`, and {line}"),
-                Some(path) => append(&path, &line).expect("a file for skipped cases"),
-                None => {}
+            if let Some(path) = std::env::var_os(SKIPPED) {
+                append(&path, &line).expect("a file for skipped cases");
             }
+            let deny = std::env::var_os(SKIPS).is_some_and(|value| value == "deny");
+            assert!(!deny, "{SKIPS} is `deny`, and {line}");
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
         Err(failure) => panic!("{name} [{}]: {failure}", case.info.clauses.join(" ")),

@@ -12,10 +12,9 @@ use fred::clients::{Client, Pool};
 use fred::interfaces::ClientLike as _;
 use fred::types::config::{Config, ServerConfig};
 use syncguard_core::LockError;
-use syncguard_core::observe::Operation;
 
 use crate::names::Names;
-use crate::wire::{Clients, open};
+use crate::wire::{Clients, during_setup, open};
 use crate::{RedisBackend, RedisOptions};
 
 impl RedisBackend {
@@ -277,10 +276,6 @@ fn slot(names: &Names) -> Option<u16> {
     names
         .share_one_slot()
         .then(|| fred::util::redis_keyslot(names.prefix().as_bytes()))
-}
-
-fn during_setup(error: LockError) -> LockError {
-    error.with_operation(Operation::Setup)
 }
 
 #[cfg(test)]

@@ -9,5 +9,5 @@ pub(crate) mod script;
 mod spawn_on_drop;
 
 pub(crate) use self::clients::Clients;
-pub(crate) use self::connection::open;
+pub(crate) use self::connection::{during_setup, open};
 pub(crate) use self::gather::ScriptCall;

@@ -129,7 +129,7 @@ fn warnings_pass_and_options_reach_the_store() {
     let (output, text) = doctor(&["--store", &server.url()]);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert_eq!(text.matches("postgres-table-missing").count(), 2, "{text}");
-    assert!(text.contains("run `syncguard acquire` (in Rust"), "{text}");
+    assert!(text.contains("`syncguard acquire` (in Rust"), "{text}");
     let (_, text) = doctor(&["--store", &server.url(), "--locks", "jobs.locks"]);
     assert!(text.contains(r#""jobs"."locks""#), "{text}");
 

@@ -191,6 +191,6 @@ async fn refused_by_sentinel(config: &Config, timeout: Duration) -> Option<LockE
     None
 }
 
-fn during_setup(error: LockError) -> LockError {
+pub(crate) fn during_setup(error: LockError) -> LockError {
     error.with_operation(Operation::Setup)
 }

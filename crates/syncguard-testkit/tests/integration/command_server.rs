@@ -79,7 +79,10 @@ fn a_child_that_starts_during_the_kill_is_killed_too() {
     for round in 0..3 {
         let name = format!("survivors-{}-{round}", std::process::id());
         let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let script = format!("while :; do (sleep 1; echo >> {}) & done", file.display());
+        let script = format!(
+            "while :; do (sleep 1; echo >> {}) & sleep 0.002; done",
+            file.display()
+        );
         let arguments = move |_, _: &Path| vec!["-c".into(), script.clone().into()];
         let mut server = CommandServer::start("sh", arguments, |_| true, LONG).unwrap();
         thread::sleep(Duration::from_millis(200));

@@ -32,7 +32,7 @@ pub async fn the_store_is_away_under_many_acquires<T: Target>(fixture: Fixture<T
     away_under_many_acquires(&fixture, Faults::REFUSE).await;
 }
 
-/// The same if connections hang instead of breaking. No acquire then waits longer than its deadline.
+/// The same if connections hang instead of breaking. No acquire then takes twice its timeout.
 pub async fn the_store_hangs_under_many_acquires<T: Target>(fixture: Fixture<T>) {
     away_under_many_acquires(&fixture, Faults::HALF_OPEN).await;
 }
@@ -55,9 +55,9 @@ async fn away_under_many_acquires<T: Target>(fixture: &Fixture<T>, fault: Faults
             }
             let key = fixture.key(&format!("{caller}:{attempt}"));
             let is_before = !restored.load(Ordering::Relaxed);
-            let attempt = client.locks.try_lock(&key).ttl(LONG).into_future();
-            let attempt = by(attempt, Instant::now() + 2 * timeout).await;
-            match attempt.expect("an acquire outlasts its deadline") {
+            let acquire = client.locks.try_lock(&key).ttl(LONG).into_future();
+            let acquired = by(acquire, Instant::now() + 2 * timeout).await;
+            match acquired.expect("an acquire takes twice its timeout") {
                 Ok(guard) => {
                     drop(guard.expect("the key is held"));
                     if is_back.load(Ordering::Relaxed) {

@@ -122,6 +122,25 @@ async fn retried<T: Target>(fixture: &Fixture<T>, loss: Faults) {
     drained(&client.locks).await;
 }
 
+/// A section fails, and then its release does: the caller gets the section's own error, and the release's beside
+/// it.
+pub async fn a_sections_own_error_survives_a_release_that_fails<T: Target>(fixture: Fixture<T>) {
+    let (direct, network) = (fixture.direct().await, fixture.network());
+    let client = network.client().await;
+    let key = fixture.key("section");
+    let run = client.locks.lock(&key).ttl(LONG).run(async |_| {
+        network.set(Faults::HALF_OPEN);
+        Err::<(), _>("the section's own error")
+    });
+    let receipt = run.await.expect("acquire failed");
+    let error = receipt.release_error().expect("the store hangs");
+    assert_eq!(error.code(), ErrorCode::NetworkTimeout, "{error:?}");
+    assert_eq!(receipt.into_value(), Err("the section's own error"));
+    network.set(Faults::NONE);
+    let _ = free_within(&direct.locks, &key, BEFORE_LONG).await;
+    drained(&client.locks).await;
+}
+
 fn is_unknown(error: &LockError, loss: Faults) {
     assert!(
         error.outcome_unknown(),
@@ -139,24 +158,6 @@ fn impatient(builder: LocksBuilder) -> LocksBuilder {
 /// Waits until a client has a connection.
 async fn reachable(locks: &Locks, key: &str) {
     eventually("a connection", async || locks.is_locked(key).await.ok()).await;
-}
-
-/// A section fails, and then its release does: the caller gets the section's own error, and the release's beside
-/// it.
-pub async fn a_sections_own_error_survives_a_release_that_fails<T: Target>(fixture: Fixture<T>) {
-    let (direct, network) = (fixture.direct().await, fixture.network());
-    let client = network.client().await;
-    let key = fixture.key("section");
-    let run = client.locks.lock(&key).ttl(LONG).run(async |_| {
-        network.set(Faults::HALF_OPEN);
-        Err::<(), _>("the section's own error")
-    });
-    let receipt = run.await.expect("acquire failed");
-    is_outage(receipt.release_error().expect("the store hangs"));
-    assert_eq!(receipt.into_value(), Err("the section's own error"));
-    network.set(Faults::NONE);
-    let _ = free_within(&direct.locks, &key, BEFORE_LONG).await;
-    drained(&client.locks).await;
 }
 
 async fn drained(locks: &Locks) {
