@@ -6,6 +6,7 @@ use std::sync::Arc;
 use syncguard_core::{Locks, LocksBuilder};
 
 use crate::faults::Target;
+use crate::faults::steps::patiently;
 use crate::faults::watched::Watched;
 
 /// One client of the store.
@@ -29,8 +30,9 @@ impl<T: Target> Client<T> {
         configure: impl FnOnce(LocksBuilder) -> LocksBuilder,
     ) -> Self {
         // Boxed: a test has a small stack, and a driver's futures are large.
-        let backend = Box::pin(T::connect(port)).await;
-        let watched = Arc::new(Watched::new(backend.expect("the client cannot connect")));
+        let connect = async || Box::pin(T::connect(port)).await;
+        let backend = patiently("the client cannot connect", connect).await;
+        let watched = Arc::new(Watched::new(backend));
         let locks = configure(Locks::builder(Arc::clone(&watched))).build();
         Self { locks, watched }
     }

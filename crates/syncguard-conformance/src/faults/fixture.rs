@@ -6,6 +6,7 @@ use syncguard_testkit::Server as _;
 use crate::faults::Target;
 use crate::faults::client::Client;
 use crate::faults::network::Network;
+use crate::faults::steps::patiently;
 
 /// What a case works with. A server that only this case uses stops on drop.
 #[derive(Debug)]
@@ -44,8 +45,10 @@ impl<T: Target> Fixture<T> {
     }
 
     async fn at(test: &'static str, server: Option<T::Server>, port: u16) -> Self {
-        let prepared = T::prepare(port).await;
-        prepared.expect("the server cannot be prepared");
+        patiently("the server cannot be prepared", async || {
+            T::prepare(port).await
+        })
+        .await;
         let unique = LockId::generate().expect("no random bytes");
         Self {
             test,
@@ -64,8 +67,11 @@ impl<T: Target> Fixture<T> {
     pub(crate) async fn another_server(&self) -> T::Server {
         let server = blocking(T::start).await;
         let server = server.expect("the other server does not start");
-        let prepared = T::prepare(server.port()).await;
-        prepared.expect("the other server cannot be prepared");
+        let port = server.port();
+        patiently("the other server cannot be prepared", async || {
+            T::prepare(port).await
+        })
+        .await;
         server
     }
 

@@ -90,6 +90,20 @@ pub(crate) async fn eventually<R>(what: &str, mut is: impl AsyncFnMut() -> Optio
     }
 }
 
+/// Sets something up, again if a driver's own timeout is too short for the machine.
+pub(crate) async fn patiently<R>(
+    failure: &str,
+    set_up: impl AsyncFn() -> Result<R, LockError>,
+) -> R {
+    let started = Instant::now();
+    loop {
+        match set_up().await {
+            Err(error) if error.is_retryable() && started.elapsed() < BEFORE_LONG => {}
+            result => return result.expect(failure),
+        }
+    }
+}
+
 /// The output of a future if it resolves by a point in time. Two timers of one task decide which came
 /// first: if the machine stalls, both are late.
 pub(crate) async fn by<R>(what: impl Future<Output = R>, deadline: Instant) -> Option<R> {
