@@ -11,9 +11,9 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Error, PgConnection, PgPool, Postgres};
-use syncguard_core::{ErrorCode, LockError};
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout_at};
+use syncguard_core::LockError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::hanging::{Hanging, Sent, ServerProcess};
 use super::pool::{OPEN_TIMEOUT, OwnPool, PooledConnection, closed};
@@ -50,9 +50,11 @@ enum Pool {
 
 struct GivenPool {
     pool: PgPool,
+    /// As many operations have a connection or wait until their server process has ended.
+    places: Arc<Semaphore>,
     /// Whether the backend was closed; the pool stays open.
     closed: AtomicBool,
-    /// Whether the last attempt to get a connection failed, and not because all were in use.
+    /// Whether the last attempt to open a connection failed.
     unreachable: AtomicBool,
 }
 
@@ -72,8 +74,12 @@ impl Connections {
 
     pub(crate) fn given(pool: PgPool) -> Self {
         let limit = pool.options().get_max_connections();
+        let places = usize::try_from(limit).map_or(Semaphore::MAX_PERMITS, |limit| {
+            limit.min(Semaphore::MAX_PERMITS)
+        });
         let given = GivenPool {
             pool,
+            places: Arc::new(Semaphore::new(places)),
             closed: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
         };
@@ -92,7 +98,7 @@ impl Connections {
         matches!(self.source.pool, Pool::Own(_))
     }
 
-    /// How to open a connection beside the pool.
+    /// How to open an extra connection.
     pub(crate) fn target(&self) -> PgConnectOptions {
         self.source.pool.target()
     }
@@ -121,7 +127,10 @@ impl Connections {
             };
             let pooled = match pool {
                 Pool::Own(pool) => pool.acquire(deadline).await.map(Pooled::Own),
-                Pool::Given(pool) => pool.acquire(deadline).await.map(Pooled::Given),
+                Pool::Given(pool) => {
+                    let given = pool.acquire(deadline).await;
+                    given.map(|(connection, place)| Pooled::Given(connection, place))
+                }
             };
             let connection = Connection {
                 pooled: pooled?,
@@ -158,21 +167,27 @@ impl Pool {
 }
 
 impl GivenPool {
-    async fn acquire(&self, deadline: Instant) -> Result<PoolConnection<Postgres>, LockError> {
+    async fn acquire(
+        &self,
+        deadline: Instant,
+    ) -> Result<(PoolConnection<Postgres>, OwnedSemaphorePermit), LockError> {
         if self.closed.load(Ordering::SeqCst) {
             return Err(closed());
         }
-        let acquired = self.try_to_acquire(deadline).await;
-        let in_use = |error: &LockError| error.code() == ErrorCode::RateLimited;
-        let is_unreachable = acquired.as_ref().is_err_and(|error| !in_use(error));
-        self.unreachable.store(is_unreachable, Ordering::Relaxed);
-        acquired
+        let place = self.place(deadline).await?;
+        Ok((self.connection(deadline).await?, place))
     }
 
-    async fn try_to_acquire(
-        &self,
-        deadline: Instant,
-    ) -> Result<PoolConnection<Postgres>, LockError> {
+    async fn place(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, LockError> {
+        let place = timeout_at(until(deadline), Arc::clone(&self.places).acquire_owned());
+        if let Ok(Ok(Ok(place))) = timeout(self.pool.options().get_acquire_timeout(), place).await {
+            return Ok(place);
+        }
+        let exhausted = !self.unreachable.load(Ordering::Relaxed);
+        Err(map(Error::PoolTimedOut, Stage::Connecting { exhausted }))
+    }
+
+    async fn connection(&self, deadline: Instant) -> Result<PoolConnection<Postgres>, LockError> {
         let pool = &self.pool;
         let idle = pool.num_idle();
         let mut acquired = pin!(pool.acquire());
@@ -180,25 +195,30 @@ impl GivenPool {
         // sqlx does not say whether it waits for a connection in use, or tests one that was idle.
         let tests = pool.num_idle() < idle;
         let is_full = || pool.size() >= pool.options().get_max_connections();
-        let connecting = |error| {
+        let opens = || !tests && !is_full();
+        let acquired = match first {
+            Poll::Ready(acquired) => acquired,
+            Poll::Pending => match timeout_at(until(deadline), &mut acquired).await {
+                Ok(acquired) => acquired,
+                Err(_) if opens() => match timeout_at(deadline, acquired).await {
+                    Ok(acquired) => acquired,
+                    Err(_) => {
+                        self.unreachable.store(true, Ordering::Relaxed);
+                        return Err(too_late());
+                    }
+                },
+                Err(_) => Err(Error::PoolTimedOut),
+            },
+        };
+        // A test, or a wait for a connection in use, says nothing about the server to other operations.
+        if !matches!(acquired, Err(Error::PoolTimedOut)) || opens() {
+            self.unreachable.store(acquired.is_err(), Ordering::Relaxed);
+        }
+        acquired.map_err(|error| {
             let reachable = !tests && !self.unreachable.load(Ordering::Relaxed);
             let exhausted = reachable && is_full();
             map(error, Stage::Connecting { exhausted })
-        };
-        if let Poll::Ready(acquired) = first {
-            return acquired.map_err(connecting);
-        }
-        if let Ok(acquired) = timeout_at(until(deadline), &mut acquired).await {
-            return acquired.map_err(connecting);
-        }
-        if tests || is_full() {
-            return Err(connecting(Error::PoolTimedOut));
-        }
-        // The pool is opening a connection.
-        match timeout_at(deadline, acquired).await {
-            Ok(acquired) => acquired.map_err(connecting),
-            Err(_) => Err(too_late()),
-        }
+        })
     }
 }
 
@@ -229,14 +249,14 @@ pub(super) struct Connection {
 
 enum Pooled {
     Own(PooledConnection),
-    Given(PoolConnection<Postgres>),
+    Given(PoolConnection<Postgres>, OwnedSemaphorePermit),
 }
 
 impl Connection {
     pub(super) fn get_mut(&mut self) -> &mut PgConnection {
         match &mut self.pooled {
             Pooled::Own(connection) => connection,
-            Pooled::Given(connection) => connection,
+            Pooled::Given(connection, _) => connection,
         }
     }
 
@@ -244,7 +264,7 @@ impl Connection {
     pub(super) fn process(&self) -> Option<Arc<ServerProcess>> {
         match &self.pooled {
             Pooled::Own(connection) => connection.process(),
-            Pooled::Given(_) => None,
+            Pooled::Given(..) => None,
         }
     }
 
@@ -252,7 +272,7 @@ impl Connection {
     pub(super) fn limits_waits(&self) -> bool {
         match &self.pooled {
             Pooled::Own(connection) => connection.limits_waits(),
-            Pooled::Given(_) => false,
+            Pooled::Given(..) => false,
         }
     }
 
@@ -261,7 +281,7 @@ impl Connection {
         match self.pooled {
             Pooled::Own(connection) => connection.return_to_pool(),
             // sqlx's pool spawns a task that takes it back.
-            Pooled::Given(connection) => drop(connection),
+            Pooled::Given(connection, _) => drop(connection),
         }
     }
 
@@ -270,34 +290,29 @@ impl Connection {
         match self.pooled {
             Pooled::Own(connection) => connection.close_with_others(),
             // The others are the application's.
-            Pooled::Given(_) => self.close(),
+            Pooled::Given(..) => self.close(),
         }
     }
 
-    /// Ends the server process if what was sent to it hangs there, and closes the connection. Its place stays in use
+    /// Closes the connection, then ends the server process if what was sent to it hangs there. Its place stays in use
     /// meanwhile.
     pub(super) async fn end(self, process: &ServerProcess, sent: &Sent) {
         let Source { pool, hanging } = &*self.source;
-        let target = pool.target();
-        let end = hanging.end(process, sent, &target);
-        match self.pooled {
-            Pooled::Own(connection) => {
-                // A pooler that is full then has room for a connection beside.
-                let place = connection.disconnect();
-                end.await;
-                drop(place);
+        // A pooler that is full then has room for an extra connection.
+        let _place = match self.pooled {
+            Pooled::Own(connection) => connection.disconnect(),
+            Pooled::Given(connection, place) => {
+                drop(connection.detach());
+                place
             }
-            Pooled::Given(mut connection) => {
-                connection.close_on_drop();
-                end.await;
-            }
-        }
+        };
+        hanging.end(process, sent, &pool.target()).await;
     }
 
     pub(super) fn close(self) {
         match self.pooled {
             Pooled::Own(connection) => drop(connection),
-            Pooled::Given(mut connection) => connection.close_on_drop(),
+            Pooled::Given(mut connection, _) => connection.close_on_drop(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use syncguard_core::backend::Lookup;
 use syncguard_core::{ErrorCode, LockError, Locks};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
@@ -290,6 +290,21 @@ async fn while_a_standby_is_away_processes_behind_a_pooler_stay_few_and_reads_ar
         let url = away(&running.insert(bouncer).url());
         let options = fixture.named(options.transaction_pooler(true));
         PostgresBackend::connect_with(&url, options).await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_standby_is_away_processes_of_a_given_pool_behind_a_pooler_stay_few() {
+    let mut running = None;
+    processes_stay_few(async |fixture, server, options| {
+        // No connection more than the pool has.
+        let bouncer = PgBouncer::start_with(server, &[("default_pool_size", "10")]).unwrap();
+        let target: PgConnectOptions = away(&running.insert(bouncer).url()).parse().unwrap();
+        let pool = PgPoolOptions::new().max_connections(10);
+        let pool = pool.connect_with(target.extra_float_digits(None));
+        let options = fixture.named(options.transaction_pooler(true));
+        PostgresBackend::with_pool(pool.await.unwrap(), options)
     })
     .await;
 }
