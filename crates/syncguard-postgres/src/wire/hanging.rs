@@ -9,10 +9,10 @@ use syncguard_core::{ErrorCode, LockError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// The longest that it may take to end a server process, the wait for others included.
+/// The longest that it may take to end a server process, without the wait for other calls.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Until it is asked whether a process has ended.
+/// Pause between two checks whether the process has ended.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// For how long after a commit hung writes leave some connections to reads.
@@ -22,13 +22,13 @@ const CAUTION: Duration = Duration::from_secs(30);
 const LEFT_TO_READS: usize = 5;
 
 /// Selects a [`ServerProcess`].
-macro_rules! process {
+macro_rules! server_process {
     () => {
         "SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_postmaster_start_time(), pg_catalog.now()"
     };
 }
 
-pub(super) use process;
+pub(super) use server_process;
 
 /// Which process of which server runs a transaction, and since when.
 #[derive(Debug, Clone)]
@@ -41,8 +41,8 @@ pub(super) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// From a row of `process!`, of a simple query: there the server writes times as texts, in the format that the
-    /// driver sets for all sessions.
+    /// From a row of `server_process!`, of a simple query: there the server writes times as texts, in the format that
+    /// the driver sets. If an application sets another `DateStyle` in its pool, the process may not be recognized.
     pub(super) fn of(row: &PgRow) -> Result<Arc<Self>, sqlx::Error> {
         Ok(Arc::new(Self {
             pid: row.try_get(0)?,
@@ -63,8 +63,9 @@ pub(super) enum Sent {
 }
 
 pub(super) struct Hanging {
-    /// Held by the one that ends a process: they use one connection beside the pool at a time.
-    turn: tokio::sync::Mutex<()>,
+    /// Held by the call that ends a process: they use one extra connection at a time. It has the time when one last
+    /// got no reply over it.
+    turn: tokio::sync::Mutex<Option<Instant>>,
     /// When a process was last ended whose commit hung.
     last: Mutex<Option<Instant>>,
     /// As many writes may have a connection while commits hang.
@@ -108,8 +109,8 @@ impl Hanging {
         last.is_some_and(|last| last.elapsed() < CAUTION)
     }
 
-    /// Ends a server process whose caller has left, if it waits for a standby or for another transaction. Whether
-    /// it did.
+    /// Ends a server process whose caller has left, if it waits for a standby or for another transaction. Returns
+    /// whether it ended one.
     pub(super) async fn end(
         &self,
         process: &ServerProcess,
@@ -118,24 +119,33 @@ impl Hanging {
     ) -> bool {
         let end = end(process, sent);
         let mut ended = None;
+        let since = Instant::now();
+        let mut unanswered = self.turn.lock().await;
+        // Otherwise each of the calls that wait would keep its place for another timeout.
+        if unanswered.is_some_and(|unanswered| unanswered > since) {
+            return false;
+        }
+        let mut answered = false;
         let ending = async {
-            let _turn = self.turn.lock().await;
-            let mut beside = PgConnection::connect_with(target).await?;
+            let mut extra = PgConnection::connect_with(target).await?;
             loop {
                 // All texts in it are quoted. A simple query: poolers pass it on whole.
                 let query = sqlx::raw_sql(AssertSqlSafe(end.as_str()));
-                let Some(row) = query.fetch_optional(&mut beside).await? else {
-                    break;
-                };
+                let row = query.fetch_optional(&mut extra).await?;
+                answered = true;
+                let Some(row) = row else { break };
                 ended = Some(row.try_get(0)?);
                 sleep(PAUSE).await;
             }
             // It does not matter whether it closes in an orderly way.
-            let _ = beside.close().await;
+            let _ = extra.close().await;
             Ok::<_, sqlx::Error>(())
         };
         // If it fails, the process stays until what it waits for has come.
         let _ = timeout(END_TIMEOUT, ending).await;
+        if !answered {
+            *unanswered = Some(Instant::now());
+        }
         if ended == Some(true) {
             let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
             *last = Some(Instant::now());
@@ -177,13 +187,14 @@ pub(super) fn tag(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use syncguard_testkit::PostgresServer;
+    use tokio::net::TcpListener;
 
     use super::*;
 
     const BUSY: &str = "SELECT pg_catalog.pg_advisory_xact_lock(1)";
 
     async fn process_of(session: &mut PgConnection, before: &str) -> Arc<ServerProcess> {
-        let asked = AssertSqlSafe(format!("{before}; {}", process!()));
+        let asked = AssertSqlSafe(format!("{before}; {}", server_process!()));
         let row = sqlx::raw_sql(asked).fetch_one(session).await.unwrap();
         ServerProcess::of(&row).unwrap()
     }
@@ -202,6 +213,7 @@ mod tests {
             let mut session = connect().await;
             let earlier = process_of(&mut session, "").await;
             let process = process_of(&mut session, begin).await;
+            let pid = process.pid;
             let sent = match begin {
                 "" => named("ours"),
                 _ => Sent::Transaction,
@@ -211,6 +223,18 @@ mod tests {
                 let query = sqlx::query(AssertSqlSafe(text));
                 query.execute(&mut session).await
             });
+            let waits = format!(
+                "SELECT FROM pg_catalog.pg_stat_activity WHERE pid = {pid} AND wait_event_type = 'Lock'"
+            );
+            let started = Instant::now();
+            let mut observer = connect().await;
+            while {
+                let asked = sqlx::raw_sql(AssertSqlSafe(waits.as_str()));
+                asked.fetch_optional(&mut observer).await.unwrap().is_none()
+            } {
+                assert!(started.elapsed() < Duration::from_mins(1), "it never waits");
+                sleep(PAUSE).await;
+            }
             let another = "2100-01-01 00:00:00+00".to_owned();
             let (mut elsewhere, mut later) = ((*process).clone(), (*process).clone());
             elsewhere.server = another.clone();
@@ -221,10 +245,57 @@ mod tests {
                 "" => assert!(!hanging.end(&process, &named("theirs"), &target).await),
                 _ => assert!(!hanging.end(&earlier, &sent, &target).await),
             }
-            // It may not wait yet.
-            while !hanging.end(&process, &sent, &target).await {}
+            assert!(hanging.end(&process, &sent, &target).await);
             assert!(hung.await.unwrap().is_err());
         }
         assert!(!hanging.were_seen(), "no commit hung");
+    }
+
+    #[tokio::test]
+    async fn the_wait_for_other_calls_does_not_count() {
+        let server = PostgresServer::start().unwrap();
+        let target: PgConnectOptions = server.url().parse().unwrap();
+        let connect = async || PgConnection::connect_with(&target).await.unwrap();
+        let mut busy = connect().await;
+        sqlx::raw_sql("BEGIN").execute(&mut busy).await.unwrap();
+        sqlx::raw_sql(BUSY).execute(&mut busy).await.unwrap();
+        let mut session = connect().await;
+        let process = process_of(&mut session, "BEGIN").await;
+        let hung = tokio::spawn(async move { sqlx::raw_sql(BUSY).execute(&mut session).await });
+        let hanging = Hanging::new(10);
+        let turn = hanging.turn.lock().await;
+        let others = async {
+            sleep(END_TIMEOUT + Duration::from_secs(1)).await;
+            drop(turn);
+        };
+        let (ended, ()) = tokio::join!(hanging.end(&process, &Sent::Transaction, &target), others);
+        assert!(ended);
+        assert!(hung.await.unwrap().is_err());
+    }
+
+    #[tokio::test]
+    async fn calls_that_waited_for_one_that_got_no_reply_do_not_try() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let target = PgConnectOptions::new().host("127.0.0.1").port(port);
+        let process = ServerProcess {
+            pid: 1,
+            server: String::new(),
+            began: String::new(),
+        };
+        let hanging = Hanging::new(10);
+        let end = || hanging.end(&process, &Sent::Transaction, &target);
+        let ends = async { tokio::join!(end(), end(), end()) };
+        let mut connections = Vec::new();
+        let accepts = async {
+            loop {
+                connections.push(silent.accept().await.unwrap());
+            }
+        };
+        tokio::select! {
+            ended = ends => assert_eq!(ended, (false, false, false)),
+            () = accepts => {}
+        }
+        assert_eq!(connections.len(), 1);
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connections::until;
-use super::hanging::{ServerProcess, process};
+use super::hanging::{ServerProcess, server_process};
 use super::session::LOCK_TIMEOUT_MS;
 use crate::error::{Stage, has_state, map, too_late};
 
@@ -54,9 +54,14 @@ const LOCK_TIMEOUT: &str = "lock_timeout";
 /// What [`LOCK_TIMEOUT`] is then, as the server shows it.
 const LOCK_TIMEOUT_SHOWN: &str = "500ms";
 
+/// The [`LOCK_TIMEOUT`] without which a statement waits without limit.
+const NO_LOCK_TIMEOUT: &str = "0";
+
 /// What a session is asked for when it is opened.
-const PROCESS_AND_LOCK_TIMEOUT: &str =
-    concat!(process!(), ", pg_catalog.current_setting('lock_timeout')");
+const PROCESS_AND_LOCK_TIMEOUT: &str = concat!(
+    server_process!(),
+    ", pg_catalog.current_setting('lock_timeout')"
+);
 
 /// The SQLSTATEs of poolers that refuse a session setting because they cannot keep it apart from
 /// other clients' settings. A pooler that is full has one of them, too.
@@ -65,7 +70,7 @@ const UNKNOWN_SETTING: &[&str] = &["08P01", "0A000"];
 /// The SQLSTATE of a statement that was cancelled.
 const CANCELLED: &[&str] = &["57014"];
 
-/// The startup parameter that session settings are sent in. A pooler that refuses them names it.
+/// The startup parameter that session settings are sent in. PgBouncer names it when it refuses them.
 const STARTUP_OPTIONS: &str = "options";
 
 /// The connections of one backend, opened as operations need them.
@@ -77,6 +82,8 @@ pub(crate) struct OwnPool {
     /// Whether its sessions have settings of their own.
     configured: bool,
     settings_refused: AtomicBool,
+    /// Whether any session was opened with them.
+    settings_accepted: AtomicBool,
     /// Whether the last attempt to open a connection failed.
     unreachable: AtomicBool,
     /// Whether any attempt succeeded.
@@ -116,6 +123,7 @@ impl OwnPool {
             // by the table as it is.
             configured: !transaction_pooler,
             settings_refused: AtomicBool::new(false),
+            settings_accepted: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
             reached: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -256,7 +264,7 @@ impl OwnPool {
         let target = self.target();
         let mut connection = self.connect_configured(&target).await?;
         let (process, limits_waits) = match self.configured {
-            true => asked_for(&mut connection, &target).await?,
+            true => ask_for_server_process(&mut connection, &target).await?,
             // Its transactions ask, and limit their waits.
             false => (None, true),
         };
@@ -276,7 +284,15 @@ impl OwnPool {
                 Err(error) if refuses_settings(&error) => {
                     self.settings_refused.store(true, Ordering::Relaxed);
                 }
-                connected => return connected,
+                // A pooler that is full, or that refuses them in its own words.
+                Err(error)
+                    if has_state(&error, UNKNOWN_SETTING)
+                        && !self.settings_accepted.load(Ordering::Relaxed) => {}
+                connected => {
+                    self.settings_accepted
+                        .fetch_or(connected.is_ok(), Ordering::Relaxed);
+                    return connected;
+                }
             }
         }
         PgConnection::connect_with(target).await
@@ -326,37 +342,44 @@ impl OwnPool {
 }
 
 /// The server process of a session, and whether the session limits its waits.
-async fn asked_for(
+async fn ask_for_server_process(
     session: &mut PgConnection,
     target: &PgConnectOptions,
 ) -> Result<(Option<Arc<ServerProcess>>, bool), Error> {
-    let is_chosen = sets_lock_timeout(target);
+    let chosen = chosen_lock_timeout(target);
     let asked = sqlx::raw_sql(PROCESS_AND_LOCK_TIMEOUT);
     match asked.fetch_one(session).await {
         Ok(row) => {
-            let lock_timeout: &str = row.try_get(3)?;
-            let is_limited = is_chosen || lock_timeout == LOCK_TIMEOUT_SHOWN;
+            let is_limited = match (row.try_get::<&str, _>(3)?, chosen) {
+                // A pooler may ignore what was chosen.
+                (NO_LOCK_TIMEOUT, chosen) => chosen == Some(NO_LOCK_TIMEOUT),
+                (shown, None) => shown == LOCK_TIMEOUT_SHOWN,
+                (_, Some(_)) => true,
+            };
             Ok((Some(ServerProcess::of(&row)?), is_limited))
         }
         // A very short `statement_timeout` of the URL.
-        Err(error) if has_state(&error, CANCELLED) => Ok((None, is_chosen)),
+        Err(error) if has_state(&error, CANCELLED) => Ok((None, chosen.is_some())),
         Err(error) => Err(error),
     }
 }
 
 fn configured(target: &PgConnectOptions) -> PgConnectOptions {
     let configured = target.clone().options(SETTINGS);
-    if sets_lock_timeout(target) {
+    if chosen_lock_timeout(target).is_some() {
         return configured;
     }
     configured.options([(LOCK_TIMEOUT, LOCK_TIMEOUT_MS)])
 }
 
-fn sets_lock_timeout(target: &PgConnectOptions) -> bool {
+/// The `lock_timeout` of the URL, without its unit.
+fn chosen_lock_timeout(target: &PgConnectOptions) -> Option<&str> {
     let options = target.get_options().unwrap_or_default();
     // `deadlock_timeout` is another setting.
     let mut words = options.split(|at: char| !at.is_alphanumeric() && at != '_');
-    words.any(|word| word == LOCK_TIMEOUT)
+    words.find(|word| *word == LOCK_TIMEOUT)?;
+    let value = words.find(|word| !word.is_empty()).unwrap_or_default();
+    Some(value.trim_end_matches(char::is_alphabetic))
 }
 
 fn refuses_settings(error: &Error) -> bool {
@@ -387,6 +410,7 @@ impl PooledConnection {
             idle.clear();
             // There may be another pooler, or none.
             pool.settings_refused.store(false, Ordering::Relaxed);
+            pool.settings_accepted.store(false, Ordering::Relaxed);
         }
     }
 
@@ -448,7 +472,7 @@ impl DerefMut for PooledConnection {
 #[cfg(test)]
 mod tests {
     use syncguard_testkit::{PgBouncer, PostgresServer};
-    use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -466,7 +490,15 @@ mod tests {
         let server = PostgresServer::start().unwrap();
         let ignored = ("ignore_startup_parameters", "extra_float_digits, options");
         let bouncer = PgBouncer::start_with(&server, &[ignored]).unwrap();
-        for (url, limits_waits) in [(server.url(), true), (bouncer.url(), false)] {
+        for (url, chosen, limits_waits) in [
+            (server.url(), "", true),
+            (server.url(), "?options[lock_timeout]=300", true),
+            (server.url(), "?options[lock_timeout]=0s", true),
+            (bouncer.url(), "", false),
+            (bouncer.url(), "?options[lock_timeout]=300", false),
+            (bouncer.url(), "?options[lock_timeout]=0s", true),
+        ] {
+            let url = format!("{url}{chosen}");
             let connection = pool(&url).acquire(deadline()).await.unwrap();
             assert_eq!(connection.limits_waits(), limits_waits, "{url}");
         }
@@ -486,6 +518,37 @@ mod tests {
         assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
         assert!(!second.settings_refused.load(Ordering::Relaxed));
         drop(only);
+    }
+
+    /// As a pooler might refuse session settings, other than PgBouncer.
+    const REFUSED: &[u8] = b"E\0\0\0\x2bSFATAL\0C0A000\0Mstartup packet refused\0\0";
+
+    #[tokio::test]
+    async fn a_pooler_that_refuses_settings_in_its_own_words_is_used_without_them() {
+        let server = PostgresServer::start().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let behind = ("127.0.0.1", server.port());
+        tokio::spawn(async move {
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let mut startup = [0; 1_024];
+                let length = client.read(&mut startup).await.unwrap();
+                let startup = &startup[..length];
+                if startup.windows(7).any(|text| text == b"seqscan") {
+                    client.write_all(REFUSED).await.unwrap();
+                    continue;
+                }
+                let mut server = TcpStream::connect(behind).await.unwrap();
+                server.write_all(startup).await.unwrap();
+                tokio::spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+            }
+        });
+        let url = format!("postgres://postgres@127.0.0.1:{port}/postgres?sslmode=disable");
+        let pool = Arc::new(OwnPool::new(url.parse().unwrap(), 2, false));
+        let first = pool.acquire(deadline()).await.unwrap();
+        let second = pool.acquire(deadline()).await.unwrap();
+        assert!(!first.limits_waits() && !second.limits_waits());
     }
 
     /// As PgBouncer refuses a client.

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 use super::connections::{Connection, Connections, until};
-use super::hanging::{Sent, ServerProcess, process};
+use super::hanging::{Sent, ServerProcess, server_process};
 use crate::error::{Stage, has_state, map, too_late};
 
 /// The longest that a connection whose caller has left may take to become usable again.
@@ -29,12 +29,12 @@ pub(super) const LOCK_TIMEOUT_MS: u64 = 500;
 const BEGIN: &str = concat!(
     "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 500; \
      SET LOCAL idle_in_transaction_session_timeout = 2000; ",
-    process!()
+    server_process!()
 );
 
 /// Ends a transaction that the application left open in a session of its pool, in one round trip. In
 /// any other session it does nothing, and the server has nothing to warn of.
-const LEAVE_TRANSACTION: &str = concat!("BEGIN; ROLLBACK; ", process!());
+const LEAVE_TRANSACTION: &str = concat!("BEGIN; ROLLBACK; ", server_process!());
 
 /// The SQLSTATE of every statement but `ROLLBACK` in a transaction that has failed.
 const FAILED_TRANSACTION: &[&str] = &["25P02"];
@@ -90,7 +90,7 @@ impl Session {
             if connections.are_own() {
                 return Ok(session);
             }
-            let left = session.ask_for_process(LEAVE_TRANSACTION);
+            let left = session.ask_for_server_process(LEAVE_TRANSACTION);
             match timeout_at(until(deadline), left).await {
                 Ok(Ok(())) => return Ok(session),
                 Ok(Err(error)) => {
@@ -167,11 +167,11 @@ impl Session {
 
     pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
         self.in_transaction = true;
-        self.ask_for_process(BEGIN).await
+        self.ask_for_server_process(BEGIN).await
     }
 
     /// Executes commands, the last of which asks for the server process.
-    async fn ask_for_process(&mut self, commands: &'static str) -> Result<(), sqlx::Error> {
+    async fn ask_for_server_process(&mut self, commands: &'static str) -> Result<(), sqlx::Error> {
         let row = sqlx::raw_sql(commands)
             .fetch_one(self.connection()?)
             .await?;
