@@ -161,6 +161,24 @@ async fn each_idle_connection_that_was_cut_off_silently_costs_at_most_one_deadli
 }
 
 #[tokio::test]
+async fn a_full_pool_is_rate_limited_also_after_a_test_that_hung() {
+    let fixture = Fixture::new().await;
+    let (wire, url) = Wire::to(&fixture.url);
+    let pool = idle(PgPoolOptions::new(), 1, &url).await;
+    let options = fixture.named(PostgresOptions::new());
+    let backend = PostgresBackend::with_pool(pool.clone(), options).unwrap();
+    let locks = Locks::builder(backend)
+        .operation_timeout(Duration::from_secs(2))
+        .build();
+    wire.lose_connections();
+    let error = locks.is_locked("k").await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
+    let _busy = pool.acquire().await.unwrap();
+    let error = locks.is_locked("k").await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::RateLimited, "{error:?}");
+}
+
+#[tokio::test]
 async fn a_pool_that_limits_its_ping_replaces_such_a_connection_in_time() {
     let fixture = Fixture::new().await;
     let (wire, url) = Wire::to(&fixture.url);
