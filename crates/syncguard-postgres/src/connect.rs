@@ -81,7 +81,8 @@ impl PostgresBackend {
     /// No statement waits longer than 500 ms in the server for another transaction; the operation then
     /// asks again until its deadline. `options[lock_timeout]` in the URL changes that, but not with
     /// [`transaction_pooler`](PostgresOptions::transaction_pooler), and not for an operation that is
-    /// repeated after a conflict.
+    /// repeated after a conflict. Behind a pooler that refuses or ignores session settings, the limit does not
+    /// hold for the table itself: such a wait ends 5 s after the caller has left.
     ///
     /// # Errors
     /// `InvalidArgument` if options or URL cannot work, if the URL asks for TLS without a feature for it,
@@ -140,11 +141,13 @@ impl PostgresBackend {
     /// and `jit` to `off` in its connect options to prevent that.
     ///
     /// A statement waits in the server for another transaction no longer than 500 ms, or than the pool's
-    /// `lock_timeout` if that is shorter. It sets that for itself alone; the session's setting stays.
+    /// `lock_timeout` if that is shorter and the operation is not repeated after a conflict. It sets that for
+    /// itself alone; the session's setting stays. The limit does not hold for the table itself: such a wait ends
+    /// 5 s after the caller has left.
     ///
-    /// While a caller waits for a key, the backend opens one connection beside the pool, with the pool's
-    /// connect options; and another one to end a server process that still waits, for a synchronous standby
-    /// or a locked table, 5 s after its caller has left.
+    /// While a caller waits for a key, the backend opens one extra connection, with the pool's connect options;
+    /// and another one to end a server process that still waits, for a synchronous standby or a locked table,
+    /// 5 s after its caller has left.
     ///
     /// If a firewall drops idle connections silently, sqlx's test of such a connection has no limit, and the
     /// operation fails at its deadline. Limit the test, and the operation gets another connection:
