@@ -31,6 +31,13 @@ pub(crate) fn until(deadline: Instant) -> Instant {
         .unwrap_or(deadline)
 }
 
+/// A semaphore has so many permits for a pool of `limit` connections.
+pub(super) fn permits(limit: u32) -> usize {
+    usize::try_from(limit).map_or(Semaphore::MAX_PERMITS, |limit| {
+        limit.min(Semaphore::MAX_PERMITS)
+    })
+}
+
 /// Where connections come from.
 pub(crate) struct Connections {
     source: Arc<Source>,
@@ -74,12 +81,9 @@ impl Connections {
 
     pub(crate) fn given(pool: PgPool) -> Self {
         let limit = pool.options().get_max_connections();
-        let places = usize::try_from(limit).map_or(Semaphore::MAX_PERMITS, |limit| {
-            limit.min(Semaphore::MAX_PERMITS)
-        });
         let given = GivenPool {
             pool,
-            places: Arc::new(Semaphore::new(places)),
+            places: Arc::new(Semaphore::new(permits(limit))),
             closed: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
         };
@@ -294,8 +298,8 @@ impl Connection {
         }
     }
 
-    /// Closes the connection, then ends the server process if what was sent to it hangs there. Its place stays in use
-    /// meanwhile.
+    /// Closes the connection, then ends the server process if what was sent to it hangs there. The
+    /// connection's place stays in use meanwhile.
     pub(super) async fn end(self, process: &ServerProcess, sent: &Sent) {
         let Source { pool, hanging } = &*self.source;
         // A pooler that is full then has room for an extra connection.

@@ -9,6 +9,8 @@ use syncguard_core::{ErrorCode, LockError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::connections::permits;
+
 /// The longest that it may take to end a server process, without the wait for other calls.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -75,9 +77,7 @@ pub(super) struct Hanging {
 impl Hanging {
     /// For a pool of `limit` connections.
     pub(super) fn new(limit: u32) -> Self {
-        let limit = usize::try_from(limit).map_or(Semaphore::MAX_PERMITS, |limit| {
-            limit.min(Semaphore::MAX_PERMITS)
-        });
+        let limit = permits(limit);
         let left_to_reads = limit.div_ceil(LEFT_TO_READS).min(limit.saturating_sub(1));
         Self {
             turn: tokio::sync::Mutex::default(),
