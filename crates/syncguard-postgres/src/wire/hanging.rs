@@ -66,7 +66,7 @@ pub(super) enum Sent {
 
 pub(super) struct Hanging {
     /// Held by the call that ends a process: they use one extra connection at a time. It has the time when one last
-    /// got no reply over it.
+    /// timed out without a reply.
     turn: tokio::sync::Mutex<Option<Instant>>,
     /// When a process was last ended whose commit hung.
     last: Mutex<Option<Instant>>,
@@ -142,8 +142,8 @@ impl Hanging {
             Ok::<_, sqlx::Error>(())
         };
         // If it fails, the process stays until what it waits for has come.
-        let _ = timeout(END_TIMEOUT, ending).await;
-        if !answered {
+        let in_time = timeout(END_TIMEOUT, ending).await;
+        if in_time.is_err() && !answered {
             *unanswered = Some(Instant::now());
         }
         if ended == Some(true) {
