@@ -70,10 +70,10 @@
 //! - *the backend gives no wake-ups*, or does not say when a key is free: callers poll it.
 //! - *the store takes too long*: its answers do not come within the second after an expiry, or within the last
 //!   milliseconds of a lease. Run it on a store that is nearer, or on a machine that is less busy.
-//! - *other calls did not end while a call was halted*: a call of the backend keeps the others out while it runs, or the
-//!   store takes seconds to answer.
-//! - *the expired locks were gone before the purge*: other users of the store purge it all the time, or the harness
-//!   cannot read the store.
+//! - *other calls did not end while a call was halted*: a call of the backend keeps the others out while it runs, the
+//!   store takes a second to answer, or a pooler has too few connections.
+//! - *the expired locks were gone before the purge*, or not after it: other users of the store purge it all the time, or
+//!   leave so many expired locks that the purge did not reach its own; or the harness cannot read the store.
 //!
 //! The tests of [`suite!`] report it on stderr, even if the runner captures output, and pass. Set
 //! `SYNCGUARD_CONFORMANCE_SKIPS=deny` to make them fail: if a backend must have every feature, and before a

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::{MaybeDone, join_all, maybe_done};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::Outcome;
 
@@ -40,11 +40,18 @@ pub(crate) async fn poll_up_to<F: Future>(
 }
 
 /// How long a call stays halted if the other work does not end: that work may wait for a latch that the halted call
-/// has. Far above what the work takes on a slow machine, and far below the deadline of a call.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// has. Shorter than the time after which any store ends an idle transaction: a call that was halted for longer may
+/// rightly fail.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The same for several calls, from the first one's first poll.
+const PATIENCE_WITH_ALL: Duration = Duration::from_millis(1_500);
 
 /// The same once that time has passed without an end.
 const LITTLE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// More polls than a call has steps; a call that has ended by then is not halted.
+pub(crate) const HALTS: usize = 12;
 
 /// The calls that a case halts, and whether all other work ended while they were halted.
 #[derive(Debug, Default)]
@@ -72,7 +79,7 @@ impl Halts {
         let (mut call, mut meanwhile) = (pin!(call), pin!(meanwhile));
         match poll_up_to(polls, call.as_mut()).await {
             Poll::Ready(answer) => (answer, meanwhile.await),
-            Poll::Pending => match self.end(meanwhile.as_mut()).await {
+            Poll::Pending => match self.end(PATIENCE, meanwhile.as_mut()).await {
                 Some(done) => (call.await, done),
                 None => tokio::join!(call, meanwhile),
             },
@@ -92,18 +99,20 @@ impl Halts {
     ) -> (Vec<F::Output>, M::Output, bool) {
         let calls = calls.into_iter().map(|call| Box::pin(maybe_done(call)));
         let mut halted: Vec<_> = calls.collect();
-        let mut patience = PATIENCE;
+        let end = Instant::now() + PATIENCE_WITH_ALL;
         for (polls, call) in halted.iter_mut().enumerate() {
-            // A call may wait for something that a halted one has, such as a latch.
-            let polled = timeout(patience, poll_up_to(polls, call.as_mut())).await;
+            // A call may wait for something that a halted one has, such as a latch or a connection.
+            let polled = timeout_at(end, poll_up_to(polls, call.as_mut())).await;
             if polled.is_err() {
-                patience = LITTLE_PATIENCE;
+                self.undecided = true;
+                break;
             }
         }
         let is_midway = |call: &Pin<Box<MaybeDone<F>>>| matches!(**call, MaybeDone::Future(_));
         let midway = halted.iter().skip(1).any(is_midway);
         let mut meanwhile = pin!(meanwhile);
-        let done = self.end(meanwhile.as_mut()).await;
+        let left = end.saturating_duration_since(Instant::now());
+        let done = self.end(left, meanwhile.as_mut()).await;
         let all = join_all(halted.iter_mut().map(Pin::as_mut));
         let done = match done {
             Some(done) => {
@@ -119,12 +128,14 @@ impl Halts {
     }
 
     /// Runs the other work, if it ends while the call is halted.
-    async fn end<M: Future>(&mut self, meanwhile: Pin<&mut M>) -> Option<M::Output> {
-        let patience = if self.undecided {
-            LITTLE_PATIENCE
-        } else {
-            PATIENCE
-        };
+    async fn end<M: Future>(
+        &mut self,
+        mut patience: Duration,
+        meanwhile: Pin<&mut M>,
+    ) -> Option<M::Output> {
+        if self.undecided {
+            patience = patience.min(LITTLE_PATIENCE);
+        }
         let done = timeout(patience, meanwhile).await.ok();
         self.undecided |= done.is_none();
         done

@@ -304,6 +304,38 @@ pub(crate) fn next_fence<B: LockBackend>(
     })
 }
 
+/// How long the lock of [`expiring`] is live.
+pub(crate) const EXPIRING: Duration = Duration::from_millis(10);
+
+/// A lock that expires at once, as it was before.
+#[track_caller]
+pub(crate) fn expiring<B: LockBackend>(
+    client: &Client<B>,
+    key: &LockKey,
+) -> impl Future<Output = Result<LockInfoDebug<B::Fence>, Failure>> {
+    step(async move {
+        let id = acquire(client, key, LONG).await?.lock_id;
+        let info = held(client, key, &id).await?;
+        renew(client, &id, EXPIRING).await?;
+        Ok(info)
+    })
+}
+
+/// Acquires the key of an expired lock for somebody else.
+#[track_caller]
+pub(crate) fn take_over<B: LockBackend>(
+    client: &Client<B>,
+    key: &LockKey,
+    former: &LockInfoDebug<B::Fence>,
+) -> impl Future<Output = Result<LockInfoDebug<B::Fence>, Failure>> {
+    step(async move {
+        let successor = acquire(client, key, LONG).await?.lock_id;
+        let info = held(client, key, &successor).await?;
+        rise(fence_in(former), fence_in(&info))?;
+        Ok(info)
+    })
+}
+
 /// By how much the key's fence rises from one grant to the next without other operations.
 #[track_caller]
 pub(crate) fn fence_step<B: LockBackend>(

@@ -198,8 +198,8 @@ pub async fn a_halted_extend_takes_nothing_from_a_successor<H: Harness>(
                 let overdue = Overdue::new(&client, key).await?;
                 tokio::time::sleep_until(overdue.from.into()).await;
                 let (challenger, lasting) = (LockId::generate()?, ttl(LONG)?);
-                // A call is halted for longer than the tolerance lasts.
-                let (extended, acquired) = Halts::default()
+                let mut halts = Halts::default();
+                let (extended, acquired) = halts
                     .halt(
                         polls,
                         client.extend(&overdue.id, lasting),
@@ -219,14 +219,18 @@ pub async fn a_halted_extend_takes_nothing_from_a_successor<H: Harness>(
                     }
                     let _ = client.release(id).await?;
                 }
-                Ok((polls, in_time))
+                Ok((polls, in_time, halts.outcome()))
             })
         });
-        for (polls, in_time) in join(races.collect::<Vec<_>>()).await? {
+        let mut outcome = Outcome::Passed;
+        for (polls, in_time, halted) in join(races.collect::<Vec<_>>()).await? {
             undecided.retain(|other| *other != polls || !in_time);
+            if halted != Outcome::Passed {
+                outcome = halted;
+            }
         }
-        if undecided.is_empty() {
-            return Ok(Outcome::Passed);
+        if undecided.is_empty() || outcome != Outcome::Passed {
+            return Ok(outcome);
         }
     }
     Ok(TOO_SLOW)

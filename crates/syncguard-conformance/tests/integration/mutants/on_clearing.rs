@@ -96,7 +96,7 @@ impl Fault for ReleaseClears {
 }
 
 /// The locks that have expired and that a purge finds now.
-async fn purgeable(store: &Store) -> Vec<LockInfoDebug> {
+pub(crate) async fn purgeable(store: &Store) -> Vec<LockInfoDebug> {
     let mut purgeable = Vec::new();
     for lock in store.unreleased() {
         let dead = lock.expires_at_ms + TIME_TOLERANCE_MS <= now_ms();

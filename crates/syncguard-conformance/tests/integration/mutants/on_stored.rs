@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use syncguard_core::backend::{AcquireResult, Watch};
-use syncguard_core::{ExtendResult, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl};
+use syncguard_core::{ExtendResult, LockId, LockKey, ReleaseResult, Ttl};
 use tokio::task::yield_now;
 
 use super::broken::Fault;
+use super::on_clearing::purgeable;
 use super::store::{Answer, Ask, Part, Store, now_ms};
 
 const LATER: Duration = Duration::from_millis(300);
@@ -176,20 +177,13 @@ impl Fault for ReleaseMarksTheReleased {
     }
 }
 
-/// The locks that a purge may delete now.
-fn purgeable(store: &Store) -> impl Iterator<Item = LockInfoDebug> {
-    let dead = now_ms() - 1_000;
-    let unreleased = store.unreleased().into_iter();
-    unreleased.filter(move |lock| lock.expires_at_ms <= dead)
-}
-
 /// Purges the locks, and not their index entries.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PurgingLeavesTheIndex;
 
 impl Fault for PurgingLeavesTheIndex {
     async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
-        for lock in purgeable(store) {
+        for lock in purgeable(store).await {
             store.leave(Part::IndexEntry, &lock.key, lock.lock_id.as_str());
         }
         store.memory.purge_expired(limit).await
@@ -202,7 +196,7 @@ pub(crate) struct PurgingSkipsTheExtended;
 
 impl Fault for PurgingSkipsTheExtended {
     async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
-        for lock in purgeable(store) {
+        for lock in purgeable(store).await {
             if store.row_of(&lock.lock_id).is_some_and(|row| row.extended) {
                 store.leave(Part::Lock, &lock.key, lock.lock_id.as_str());
             }
@@ -217,12 +211,7 @@ pub(crate) struct PurgingForgetsTheTakenOver;
 
 impl Fault for PurgingForgetsTheTakenOver {
     async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
-        let mut found = Vec::new();
-        for lock in purgeable(store).collect::<Vec<_>>() {
-            if store.holder(&lock.key).await.is_none() {
-                found.push(lock);
-            }
-        }
+        let found = purgeable(store).await;
         yield_now().await;
         for lock in found {
             if store.holder(&lock.key).await.is_some() {
