@@ -38,7 +38,6 @@ impl Connections {
         deadline: Instant,
         then: Option<Then>,
     ) -> Result<Vec<SqliteRow>, LockError> {
-        let arguments = arguments(values).map_err(|error| map(error, Stage::Connecting))?;
         let mut until = until(deadline);
         if let Some(longest) = settings.busy_timeout {
             until = until.min(Instant::now() + longest);
@@ -59,7 +58,8 @@ impl Connections {
                 settings.place.check()?;
             }
             let place = Arc::clone(&settings.place);
-            let (script, arguments, then) = (script.clone(), arguments.clone(), then.clone());
+            let arguments = arguments(values).map_err(|error| map(error, Stage::Connecting))?;
+            let (script, then) = (script.clone(), then.clone());
             let attempt = async move {
                 let (back, rows) = attempt(connection, &place, &script, arguments).await;
                 if let (Ok(rows), Some(then)) = (&rows, then) {

@@ -95,12 +95,12 @@ pub(crate) enum Value<'a> {
     Number(i64),
 }
 
-/// The parameters of a script, for as often as it is sent.
+/// The parameters of a script, to be sent once.
 pub(super) fn arguments(values: &[Value<'_>]) -> Result<SqliteArguments, sqlx::Error> {
     let mut arguments = SqliteArguments::default();
     for value in values {
         match *value {
-            Value::Text(text) => arguments.add(text.to_owned()),
+            Value::Text(text) => arguments.add(Arc::<str>::from(text)),
             Value::Number(number) => arguments.add(number),
         }
         .map_err(sqlx::Error::Encode)?;
