@@ -291,11 +291,13 @@ fn a_backend_may_outlive_the_runtime_that_made_it() {
     });
     drop(first);
     let second = runtime();
-    // Its connections ended with their runtime, and are replaced.
-    let answers: Vec<_> = (0..4)
+    // Its two connections ended with their runtime. Each is replaced once it fails; until it has to wait for a reply, it
+    // does not.
+    let answers: Vec<_> = (0..20)
         .map(|_| second.block_on(backend.is_locked(&key("outlived"))))
         .collect();
-    assert!(matches!(answers.last(), Some(Ok(false))), "{answers:?}");
+    let failed = answers.iter().filter(|answer| answer.is_err());
+    assert!(failed.count() <= 2, "{answers:?}");
     drop(second);
     // Outside of any runtime.
     drop(backend);
