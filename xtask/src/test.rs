@@ -18,7 +18,7 @@ const SUITE_PART: &str = "acquire::";
 const CHAOS_SECONDS: u64 = 10;
 
 /// Tests at once for each core: nearly all of their time is waiting.
-const TESTS_PER_CORE: usize = 4;
+const TESTS_PER_CORE: usize = 6;
 
 /// The result of each step.
 type Results = Vec<(&'static str, Tally)>;

@@ -25,7 +25,7 @@ static NEXT_MARK: AtomicI64 = AtomicI64::new(1);
 
 impl Connections {
     /// Executes a script, and tries again while another connection has the file's lock. Before a script that writes,
-    /// it checks the place; what another script has read counts only after a check.
+    /// and before any on a pool's connection, it checks the place; what a script has read counts only after a check.
     ///
     /// # Cancel safety
     /// If it is dropped while it waits for a turn, a connection or a retry, it sends nothing. If it is
@@ -53,8 +53,9 @@ impl Connections {
                 // The last attempt says what it waited for.
                 Err(error) => return Err(busy.map_or(error, Failed::mapped)),
             };
-            if script.writes {
-                // A connection that was opened anew is of the file that is there now.
+            // A connection that was opened anew is of the file that is there now. A pool's may be, at any time, and sqlx's
+            // thread can panic when it reads a file that was replaced.
+            if script.writes || connection.is_given() {
                 settings.place.check()?;
             }
             let place = Arc::clone(&settings.place);
