@@ -89,13 +89,7 @@ impl<P: Pace> Harness for Paced<P> {
     }
 
     async fn stored(&self, beginning: &str) -> Result<Option<Stored>, LockError> {
-        let kept = self.memory.kept(beginning);
-        let mut stored = Stored::default();
-        stored.locks = kept.locks;
-        stored.index_entries = kept.ids;
-        stored.fence_counters = kept.fence_counters;
-        stored.others = kept.watched;
-        Ok(Some(stored))
+        Ok(Some(crate::harness::counts(&self.memory, beginning)))
     }
 }
 

@@ -2,6 +2,17 @@ use syncguard_conformance::{Harness, Stored};
 use syncguard_core::{LockError, LockKey};
 use syncguard_memory::MemoryBackend;
 
+/// What the store keeps of the keys that begin like this.
+pub(crate) fn counts(memory: &MemoryBackend, beginning: &str) -> Stored {
+    let kept = memory.kept(beginning);
+    let mut stored = Stored::default();
+    stored.locks = kept.locks;
+    stored.index_entries = kept.ids;
+    stored.fence_counters = kept.fence_counters;
+    stored.others = kept.watched;
+    stored
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct MemoryHarness(MemoryBackend);
 
@@ -18,13 +29,7 @@ impl Harness for MemoryHarness {
     }
 
     async fn stored(&self, beginning: &str) -> Result<Option<Stored>, LockError> {
-        let kept = self.0.kept(beginning);
-        let mut stored = Stored::default();
-        stored.locks = kept.locks;
-        stored.index_entries = kept.ids;
-        stored.fence_counters = kept.fence_counters;
-        stored.others = kept.watched;
-        Ok(Some(stored))
+        Ok(Some(counts(&self.0, beginning)))
     }
 
     fn capacity(&self) -> usize {

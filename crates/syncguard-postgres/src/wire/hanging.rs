@@ -193,6 +193,16 @@ mod tests {
 
     const BUSY: &str = "SELECT pg_catalog.pg_advisory_xact_lock(1)";
 
+    /// A server, how to connect to it, and a session that holds what [`BUSY`] waits for.
+    async fn busy_server() -> (PostgresServer, PgConnectOptions, PgConnection) {
+        let server = PostgresServer::start().unwrap();
+        let target: PgConnectOptions = server.url().parse().unwrap();
+        let mut busy = PgConnection::connect_with(&target).await.unwrap();
+        sqlx::raw_sql("BEGIN").execute(&mut busy).await.unwrap();
+        sqlx::raw_sql(BUSY).execute(&mut busy).await.unwrap();
+        (server, target, busy)
+    }
+
     async fn process_of(session: &mut PgConnection, before: &str) -> Arc<ServerProcess> {
         let asked = AssertSqlSafe(format!("{before}; {}", server_process!()));
         let row = sqlx::raw_sql(asked).fetch_one(session).await.unwrap();
@@ -201,12 +211,8 @@ mod tests {
 
     #[tokio::test]
     async fn no_process_is_ended_but_the_one_that_still_runs_what_was_sent() {
-        let server = PostgresServer::start().unwrap();
-        let target: PgConnectOptions = server.url().parse().unwrap();
+        let (_server, target, _busy) = busy_server().await;
         let connect = async || PgConnection::connect_with(&target).await.unwrap();
-        let mut busy = connect().await;
-        sqlx::raw_sql("BEGIN").execute(&mut busy).await.unwrap();
-        sqlx::raw_sql(BUSY).execute(&mut busy).await.unwrap();
         let hanging = Hanging::new(10);
         let named = |name: &str| Sent::Statement(name.into());
         for begin in ["", "BEGIN"] {
@@ -253,13 +259,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_wait_for_other_calls_does_not_count() {
-        let server = PostgresServer::start().unwrap();
-        let target: PgConnectOptions = server.url().parse().unwrap();
-        let connect = async || PgConnection::connect_with(&target).await.unwrap();
-        let mut busy = connect().await;
-        sqlx::raw_sql("BEGIN").execute(&mut busy).await.unwrap();
-        sqlx::raw_sql(BUSY).execute(&mut busy).await.unwrap();
-        let mut session = connect().await;
+        let (_server, target, _busy) = busy_server().await;
+        let mut session = PgConnection::connect_with(&target).await.unwrap();
         let process = process_of(&mut session, "BEGIN").await;
         let hung = tokio::spawn(async move { sqlx::raw_sql(BUSY).execute(&mut session).await });
         let hanging = Hanging::new(10);

@@ -13,7 +13,7 @@ use syncguard_core::{ErrorCode, LockError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::connections::until;
+use super::connections::{permits, until};
 use super::hanging::{ServerProcess, server_process};
 use super::session::LOCK_TIMEOUT_MS;
 use crate::error::{Stage, has_state, map, too_late};
@@ -115,8 +115,7 @@ struct Idle {
 
 impl OwnPool {
     pub(crate) fn new(target: PgConnectOptions, limit: u32, transaction_pooler: bool) -> Self {
-        let limit = limit.min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
-        let places = usize::try_from(limit).unwrap_or(Semaphore::MAX_PERMITS);
+        let places = permits(limit);
         Self {
             target: Mutex::new(target),
             // A pooler in transaction mode keeps no settings. Statements that are not kept are planned
@@ -128,7 +127,7 @@ impl OwnPool {
             reached: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             generation: AtomicU64::new(0),
-            limit,
+            limit: u32::try_from(places).unwrap_or(limit),
             places: Arc::new(Semaphore::new(places)),
             idle: Mutex::default(),
         }

@@ -50,8 +50,9 @@ pub(crate) struct Session {
     runtime: Handle,
     at_rest: bool,
     in_transaction: bool,
-    /// The server process, as far as it is known, and the statement that it runs outside of a transaction.
+    /// The server process, as far as it is known.
     process: Option<Arc<ServerProcess>>,
+    /// The name of the last statement that was sent outside of an explicit transaction.
     statement: Option<Arc<str>>,
 }
 
@@ -128,7 +129,7 @@ impl Session {
         self.at_rest = true;
     }
 
-    /// Whether the server ends the waits of statements by itself.
+    /// Whether the session has a `lock_timeout` for the backend's statements.
     pub(super) fn limits_waits(&self) -> bool {
         self.connection
             .as_ref()

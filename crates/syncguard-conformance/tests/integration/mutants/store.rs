@@ -118,13 +118,7 @@ impl Memory {
     }
 
     fn kept(&self, beginning: &str) -> Stored {
-        let kept = self.backend.kept(beginning);
-        let mut stored = Stored::default();
-        stored.locks = kept.locks;
-        stored.index_entries = kept.ids;
-        stored.fence_counters = kept.fence_counters;
-        stored.others = kept.watched;
-        stored
+        crate::harness::counts(&self.backend, beginning)
     }
 
     pub(crate) fn set_fence_counter(&self, key: &LockKey, counter: u64) {
