@@ -48,6 +48,10 @@ impl<F: FenceToken> Harness for Erased<F> {
         self.0.capacity()
     }
 
+    fn one_call_at_a_time(&self) -> bool {
+        self.0.one_call_at_a_time()
+    }
+
     fn configure(&self, builder: LocksBuilder<F>) -> LocksBuilder<F> {
         self.0.configure(builder)
     }
@@ -59,6 +63,7 @@ trait AnyHarness<F: FenceToken>: Send + Sync {
     fn set_fence_counter<'a>(&'a self, key: &'a LockKey, counter: u64) -> Answer<'a, bool>;
     fn stored<'a>(&'a self, beginning: &'a str) -> Answer<'a, Option<Stored>>;
     fn capacity(&self) -> usize;
+    fn one_call_at_a_time(&self) -> bool;
     fn configure(&self, builder: LocksBuilder<F>) -> LocksBuilder<F>;
 }
 
@@ -77,6 +82,10 @@ impl<H: Harness> AnyHarness<Fence<H>> for Arc<H> {
 
     fn capacity(&self) -> usize {
         H::capacity(self)
+    }
+
+    fn one_call_at_a_time(&self) -> bool {
+        H::one_call_at_a_time(self)
     }
 
     fn configure(&self, builder: LocksBuilder<Fence<H>>) -> LocksBuilder<Fence<H>> {

@@ -95,6 +95,16 @@ pub trait Harness: Send + Sync + 'static {
         0
     }
 
+    /// Whether the store takes no call, of any client, before the one in progress has ended: because it is one
+    /// connection, or has one lock for all. Default: false.
+    ///
+    /// Some cases halt a call between two of its steps, and ask other clients meanwhile. If these get no answer until
+    /// the halted call goes on, then nothing was raced. Such a case is reported as skipped, for another pool or pooler
+    /// may let them in; where the store can have no other, it has passed.
+    fn one_call_at_a_time(&self) -> bool {
+        false
+    }
+
     /// Configures the [`Locks`](syncguard_core::Locks) through which cases about policy use a client, for
     /// example with an observer. Default: no change.
     fn configure(&self, builder: LocksBuilder<Fence<Self>>) -> LocksBuilder<Fence<Self>> {
@@ -145,6 +155,10 @@ impl<H: Harness> Harness for Arc<H> {
 
     fn capacity(&self) -> usize {
         H::capacity(self)
+    }
+
+    fn one_call_at_a_time(&self) -> bool {
+        H::one_call_at_a_time(self)
     }
 
     fn configure(&self, builder: LocksBuilder<Fence<H>>) -> LocksBuilder<Fence<H>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::{MaybeDone, join_all, maybe_done};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::Outcome;
+use crate::{Bench, Harness, Outcome};
 
 /// Polls a future up to `times` times, when it is woken, and then drops it. Returns its output if it ended
 /// before.
@@ -47,22 +47,31 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The same for several calls, from the first one's first poll.
 const PATIENCE_WITH_ALL: Duration = Duration::from_millis(1_500);
 
-/// The same once that time has passed without an end.
+/// The same once that time has passed without an end, or where the store takes one call at a time.
 const LITTLE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// More polls than a call has steps; a call that has ended by then is not halted.
 pub(crate) const HALTS: usize = 12;
 
 /// The calls that a case halts, and whether all other work ended while they were halted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Halts {
-    undecided: bool,
+    kept_out: bool,
+    one_at_a_time: bool,
 }
 
 impl Halts {
-    /// Passed, unless other work went on after its halted call: then nothing was raced.
+    pub(crate) fn new<H: Harness>(bench: &Bench<H>) -> Self {
+        Self {
+            kept_out: false,
+            one_at_a_time: bench.harness().one_call_at_a_time(),
+        }
+    }
+
+    /// Passed, unless other work went on after its halted call, on a store that may take several calls at a time: then
+    /// nothing was raced.
     pub(crate) fn outcome(&self) -> Outcome {
-        if self.undecided {
+        if self.kept_out && !self.one_at_a_time {
             Outcome::Skipped("other calls did not end while a call was halted")
         } else {
             Outcome::Passed
@@ -104,7 +113,7 @@ impl Halts {
             // A call may wait for something that a halted one has, such as a latch or a connection.
             let polled = timeout_at(end, poll_up_to(polls, call.as_mut())).await;
             if polled.is_err() {
-                self.undecided = true;
+                self.kept_out = true;
                 break;
             }
         }
@@ -133,11 +142,11 @@ impl Halts {
         mut patience: Duration,
         meanwhile: Pin<&mut M>,
     ) -> Option<M::Output> {
-        if self.undecided {
+        if self.kept_out || self.one_at_a_time {
             patience = patience.min(LITTLE_PATIENCE);
         }
         let done = timeout(patience, meanwhile).await.ok();
-        self.undecided |= done.is_none();
+        self.kept_out |= done.is_none();
         done
     }
 }

@@ -36,7 +36,7 @@ impl<'a, H: Harness> PurgeRace<'a, H> {
                 bench,
                 clients: bench.clients(HALTS).await?,
                 attempts: 0,
-                halts: Halts::default(),
+                halts: Halts::new(bench),
                 midway: false,
                 has_view: true,
                 met: false,

@@ -49,6 +49,10 @@ impl<H: Harness> Harness for Observed<H> {
         self.harness.capacity()
     }
 
+    fn one_call_at_a_time(&self) -> bool {
+        self.harness.one_call_at_a_time()
+    }
+
     fn configure(
         &self,
         builder: LocksBuilder<<H::Backend as LockBackend>::Fence>,

@@ -29,7 +29,7 @@ const KEPT_FOR: Duration = Duration::from_secs(3);
 /// Proves X3, R1.
 pub async fn a_halted_extend_brings_nothing_back<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let mut halts = Halts::default();
+    let mut halts = Halts::new(&bench);
     for (polls, key) in bench.keys("extended", HALTS)?.iter().enumerate() {
         let id = acquire(&client, key, LONG).await?.lock_id;
         let extend = client.extend(&id, ttl(LONG * 10)?);
@@ -47,7 +47,7 @@ pub async fn a_halted_extend_brings_nothing_back<H: Harness>(bench: Bench<H>) ->
 /// Proves X3, E1.
 pub async fn a_halted_extend_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let mut halts = Halts::default();
+    let mut halts = Halts::new(&bench);
     for (polls, key) in bench.keys("extended", HALTS)?.iter().enumerate() {
         let id = acquire(&client, key, LONG).await?.lock_id;
         let extend = client.extend(&id, ttl(LONG * 10)?);
@@ -63,7 +63,7 @@ pub async fn a_halted_extend_leaves_a_successor_alone<H: Harness>(bench: Bench<H
 /// Proves R3, R4, R5. One of the two releases succeeds.
 pub async fn a_halted_release_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let mut halts = Halts::default();
+    let mut halts = Halts::new(&bench);
     for (polls, key) in bench.keys("released", HALTS)?.iter().enumerate() {
         let id = acquire(&client, key, LONG).await?.lock_id;
         let passing_on = async {
@@ -88,7 +88,7 @@ pub async fn a_halted_release_leaves_a_successor_alone<H: Harness>(bench: Bench<
 /// Proves R1, O1.
 pub async fn a_halted_release_frees_an_extended_lock<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let mut halts = Halts::default();
+    let mut halts = Halts::new(&bench);
     for (polls, key) in bench.keys("released", HALTS)?.iter().enumerate() {
         let id = acquire(&client, key, LONG).await?.lock_id;
         let extend = other.extend(&id, ttl(LONG * 10)?);
@@ -106,7 +106,7 @@ pub async fn a_halted_release_frees_an_extended_lock<H: Harness>(bench: Bench<H>
 /// Proves A3, A1, F1, O1. On a new key, on one that was released, and on one whose lease has expired.
 pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let mut halts = Halts::default();
+    let mut halts = Halts::new(&bench);
     let mut new = Vec::new();
     for key in bench.keys("new", HALTS)? {
         new.push((key, None));
@@ -160,7 +160,7 @@ pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench
 /// Proves K2, O1.
 pub async fn a_halted_acquire_leaves_other_keys_free<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let mut halts = Halts::default();
+    let mut halts = Halts::new(&bench);
     let keys = bench.keys("halted", HALTS)?.into_iter();
     let keys = keys.zip(bench.keys("beside", HALTS)?);
     for (polls, (key, beside)) in keys.enumerate() {
@@ -184,7 +184,7 @@ pub async fn a_halted_acquire_leaves_other_keys_free<H: Harness>(bench: Bench<H>
 /// Proves A5, A2, E1.
 pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let mut halts = Halts::default();
+    let mut halts = Halts::new(&bench);
     for (polls, key) in bench.keys("replayed", HALTS)?.iter().enumerate() {
         let id = LockId::generate()?;
         let grant = acquire_as(&client, key, &id, LONG).await?;
@@ -225,7 +225,7 @@ pub async fn a_halted_replay_leaves_a_successor_alone<H: Harness>(bench: Bench<H
 /// Proves L2, L3. By key it shows the former lock or the successor's, by id only the former.
 pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let mut halts = Halts::default();
+    let mut halts = Halts::new(&bench);
     for (index, key) in bench.keys("looked-up", 2 * HALTS)?.iter().enumerate() {
         let (polls, by_key) = (index / 2, index % 2 == 0);
         let id = acquire(&client, key, LONG).await?.lock_id;
@@ -255,7 +255,7 @@ pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -
 /// Proves L1, L2, X4. `is_locked` says meanwhile that the key is held.
 pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let mut halts = Halts::default();
+    let mut halts = Halts::new(&bench);
     let key = bench.key("extended")?;
     let id = acquire(&client, &key, LONG).await?.lock_id;
     let mut lasting = LONG;
@@ -304,8 +304,9 @@ pub async fn a_halted_call_on_an_expired_lock_leaves_a_successor_alone<H: Harnes
         let keys = (0..2 * HALTS).map(|index| bench.key(&format!("{call:?}:{index}:late")));
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
         let (client, other) = (client.clone(), other.clone());
+        let mut halts = Halts::new(&bench);
         races.push(tokio::spawn(async move {
-            let (mut halts, mut expired) = (Halts::default(), Vec::new());
+            let mut expired = Vec::new();
             for key in keys {
                 expired.push((expiring(&client, &key).await?, key));
             }

@@ -241,7 +241,7 @@ pub async fn a_halted_call_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseRe
         return Ok(Outcome::NO_VIEW);
     };
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let mut halts = Halts::default();
+    let mut halts = Halts::new(&bench);
     for (polls, key) in bench.keys("extended", HALTS)?.iter().enumerate() {
         let id = acquire(&client, key, LONG).await?.lock_id;
         let extend = client.extend(&id, ttl(LONG * 2)?);

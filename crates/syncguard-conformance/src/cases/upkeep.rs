@@ -126,28 +126,37 @@ pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -
 
 /// `purge_expired` deletes no more than its limit.
 ///
-/// Proves P2. By the number that each call returns.
+/// Proves P2. By the number that each call returns. If purges of others came first, the case tries again.
 pub async fn purging_stops_at_its_limit<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const ATTEMPTS: usize = 5;
     let client = bench.client().await?;
-    let mut leases = Vec::new();
-    for key in bench.keys("dead", 4)? {
-        leases.push(acquire_briefly(&client, &key).await?);
+    for attempt in 0..ATTEMPTS {
+        let mut leases = Vec::new();
+        for key in bench.keys(&format!("dead:{attempt}"), 4)? {
+            leases.push(acquire_briefly(&client, &key).await?);
+        }
+        for lease in &leases {
+            lease.end().await;
+        }
+        tokio::time::sleep(ms(1_000)).await;
+        let mut reached = true;
+        for limit in [1, 2] {
+            let purged = client.purge_expired(limit).await?;
+            require(
+                purged <= u64::from(limit),
+                format_args!("locks that a purge deleted: expected at most {limit}, saw {purged}"),
+            )?;
+            reached &= purged == u64::from(limit);
+        }
+        for lease in &leases {
+            let found = client.lookup_raw(Lookup::Id(&lease.grant.lock_id)).await?;
+            same("lookup of an expired id", found, None)?;
+        }
+        if reached {
+            break;
+        }
     }
-    for lease in &leases {
-        lease.end().await;
-    }
-    tokio::time::sleep(ms(1_000)).await;
-    for limit in [1, 2] {
-        let purged = client.purge_expired(limit).await?;
-        require(
-            purged <= u64::from(limit),
-            format_args!("locks that a purge deleted: expected at most {limit}, saw {purged}"),
-        )?;
-    }
-    for lease in &leases {
-        let found = client.lookup_raw(Lookup::Id(&lease.grant.lock_id)).await?;
-        same("lookup of an expired id", found, None)?;
-    }
+    // Where no purge reached its limit, the store deletes expired locks itself.
     Ok(Outcome::Passed)
 }
 

@@ -40,6 +40,10 @@ impl Harness for MemoryHarness {
     async fn stored(&self, beginning: &str) -> Result<Option<Stored>, LockError> {
         count_stored(&self.0, beginning).await.map(Some)
     }
+
+    fn one_call_at_a_time(&self) -> bool {
+        true
+    }
 }
 
 mod in_memory {

@@ -331,6 +331,7 @@ impl LockBackend for Broken {
 pub(crate) struct BrokenHarness {
     store: Store,
     connect: Box<dyn Fn() -> Broken + Send + Sync>,
+    pub(crate) one_call_at_a_time: bool,
 }
 
 impl BrokenHarness {
@@ -342,6 +343,7 @@ impl BrokenHarness {
                 store: store.clone(),
                 fault: Box::new(fault.connect()),
             }),
+            one_call_at_a_time: false,
         }
     }
 }
@@ -364,5 +366,9 @@ impl Harness for BrokenHarness {
 
     fn capacity(&self) -> usize {
         5_000
+    }
+
+    fn one_call_at_a_time(&self) -> bool {
+        self.one_call_at_a_time
     }
 }

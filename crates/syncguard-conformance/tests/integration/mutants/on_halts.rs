@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use syncguard_conformance::{RunOptions, Status, run};
 use syncguard_core::backend::AcquireResult;
 use syncguard_core::{ErrorCode, ExtendResult, LockError, LockId, ReleaseResult, Ttl};
@@ -15,6 +16,7 @@ use super::broken::{BrokenHarness, Fault};
 use super::on_clearing::{PurgeDeletesByKey, purgeable};
 use super::on_races::ExtendWritesBackAtOnce;
 use super::on_stored::PurgingForgetsTheTakenOver;
+use super::on_upkeep::PurgesPastTheLimit;
 use super::refuses;
 use super::store::{Answer, Ask, Store};
 
@@ -84,16 +86,19 @@ impl Fault for OneAtATime {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_halted_call_that_keeps_others_out_decides_nothing() {
+async fn a_halted_call_that_keeps_others_out_decides_by_what_the_harness_says() {
     const WHY: &str = "other calls did not end while a call was halted";
-    tokio::join!(
-        is_undecided::<OneAtATime>("races::a_halted_extend_brings_nothing_back", WHY),
-        is_undecided::<OneAtATime>(
-            "tolerance::a_halted_extend_takes_nothing_from_a_successor",
-            WHY
-        ),
-        is_undecided::<OneAtATime>(SPARES, WHY),
-    );
+    const EXTEND: &str = "tolerance::a_halted_extend_takes_nothing_from_a_successor";
+    let cases = ["races::a_halted_extend_brings_nothing_back", EXTEND, SPARES];
+    join_all(cases.map(async |case| {
+        is_undecided::<OneAtATime>(case, WHY).await;
+        let mut harness = BrokenHarness::new::<OneAtATime>();
+        harness.one_call_at_a_time = true;
+        let report = run(Arc::new(harness), RunOptions::new().filter(case)).await;
+        let status = report.case(case).unwrap().status;
+        assert_eq!(status, Status::Passed, "{report}");
+    }))
+    .await;
 }
 
 /// Purges in several steps, and finds nothing.
@@ -151,12 +156,14 @@ impl<F: Fault, const FOR_EVER: bool> Fault for Rivalled<F, FOR_EVER> {
 const NOT_MET: &str = "the expired locks were gone before the purge";
 const SPARES: &str = "races::a_halted_purge_leaves_successors_alone";
 const CLEARS: &str = "stored::a_halted_purge_leaves_nothing";
+const STOPS: &str = "upkeep::purging_stops_at_its_limit";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purge_that_came_too_late_is_repeated() {
     tokio::join!(
         refuses::<Rivalled<PurgeDeletesByKey, false>>("P1", SPARES),
         refuses::<Rivalled<PurgingForgetsTheTakenOver, false>>("G2", CLEARS),
+        refuses::<Rivalled<PurgesPastTheLimit, false>>("P2", STOPS),
     );
 }
 
