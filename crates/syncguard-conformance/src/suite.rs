@@ -44,13 +44,12 @@ macro_rules! suite {
 #[macro_export]
 macro_rules! __suite_tests {
     ([$harness:expr] $($group:ident {
-        $($case:ident [$($clause:ident)+] $summary:literal;)+
+        $($case:ident [$($clause:ident)+];)+
     })+) => {
         $(mod $group {
             #[allow(unused_imports)]
             use super::*;
             $(
-                #[doc = $summary]
                 #[test]
                 fn $case() {
                     $crate::__run_test(
