@@ -177,8 +177,11 @@ struct Classified {
 impl Classified {
     fn describe(&self, error: &Error) -> LockError {
         let described = LockError::new(self.code, self.message);
-        match without_arguments(error) {
-            Some(shown) => described.with_source(Redacted::new(error.clone(), shown)),
+        match before_arguments(error) {
+            Some(shown) => described.with_source(Redacted::new(
+                error.clone(),
+                format!("{shown}; the rest is redacted, it quotes arguments"),
+            )),
             None => described.with_source(error.clone()),
         }
     }
@@ -186,7 +189,7 @@ impl Classified {
 
 fn classify(error: &Error) -> Classified {
     match reply_code(error) {
-        Some(code) => classify_reply(code, error.details()),
+        Some(code) => classify_reply(code, before_arguments(error).unwrap_or(error.details())),
         None => classify_kind(error),
     }
 }
@@ -356,14 +359,26 @@ fn classify_kind(error: &Error) -> Classified {
 /// which are sentences.
 fn reply_code(error: &Error) -> Option<&str> {
     let details = error.details();
-    // Up to version 6, Redis puts places in the script before the error of a script, sometimes two.
-    let in_script = details
-        .rsplit_once("@user_script:")
-        .and_then(|(_, at)| at.trim_start().split_once(": "));
-    match in_script {
-        Some((_, error)) => Some(first_code(error.trim_start_matches('-')).unwrap_or("ERR")),
+    match error_in_script(details) {
+        Some(error) => Some(first_code(error.trim_start_matches('-')).unwrap_or("ERR")),
         None => first_code(details),
     }
+}
+
+/// The error of a script without the places in the script that Redis puts before it: up to version 6 one or two, after
+/// an introduction; in 7.0 one, before some errors. Elsewhere, what looks like a place is a quotation.
+fn error_in_script(details: &str) -> Option<&str> {
+    let placed = match details.strip_prefix("ERR Error running script") {
+        Some(introduced) => introduced.split_once(": ")?.1,
+        None => details,
+    };
+    let error = after_place(placed)?;
+    Some(after_place(error).unwrap_or(error))
+}
+
+fn after_place(text: &str) -> Option<&str> {
+    let (_, rest) = text.strip_prefix("@user_script:")?.split_once(": ")?;
+    Some(rest)
 }
 
 fn first_code(text: &str) -> Option<&str> {
@@ -372,13 +387,11 @@ fn first_code(text: &str) -> Option<&str> {
     is_code.then_some(word)
 }
 
-/// What to show instead of an error that quotes the arguments of an unknown command. Redis truncates them, so a
-/// search for the whole key would not find it.
-fn without_arguments(error: &Error) -> Option<String> {
+/// The start of an error that quotes the arguments of an unknown command. Redis truncates them, so a search for the
+/// whole key would not find it.
+fn before_arguments(error: &Error) -> Option<&str> {
     let (shown, _) = error.details().split_once(", with args")?;
-    Some(format!(
-        "{shown}; the rest is redacted, it quotes arguments"
-    ))
+    Some(shown)
 }
 
 #[cfg(test)]

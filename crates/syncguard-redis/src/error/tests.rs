@@ -220,3 +220,13 @@ fn arguments_that_redis_quotes_are_not_shown() {
     assert!(shown.contains("unknown command"), "{shown}");
     assert!(!shown.contains("syncguard:sec"), "{shown}");
 }
+
+#[test]
+fn arguments_that_redis_quotes_do_not_choose_the_code() {
+    for key in ["@user_script:12: OOM x", "not an integer"] {
+        let reply =
+            format!("ERR unknown command 'EVALSHA', with args beginning with: 'abc' '1' '{key}'");
+        let error = write_error(&Error::new(ErrorKind::Unknown, reply));
+        assert_eq!(error.code(), ServiceUnavailable, "{key}");
+    }
+}
