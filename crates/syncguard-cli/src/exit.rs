@@ -91,6 +91,8 @@ impl From<LockError> for Failure {
     }
 }
 
+// `ErrorCode` is `#[non_exhaustive]`, so the compiler accepts a match that lacks a code.
+#[deny(clippy::wildcard_enum_match_arm)]
 fn code_of(code: ErrorCode) -> u8 {
     match code {
         ErrorCode::InvalidArgument => USAGE,
@@ -100,6 +102,8 @@ fn code_of(code: ErrorCode) -> u8 {
         ErrorCode::AuthFailed => DENIED,
         ErrorCode::AcquisitionTimeout => BUSY,
         ErrorCode::LockLost => LOST,
+        // Unused: a command that a signal aborts ends with the signal's code.
+        ErrorCode::Aborted | ErrorCode::Internal => INTERNAL,
         _ => INTERNAL,
     }
 }
@@ -129,6 +133,7 @@ mod tests {
             (ErrorCode::NetworkTimeout, 69),
             (ErrorCode::RateLimited, 69),
             (ErrorCode::Internal, 70),
+            (ErrorCode::Aborted, 70),
             (ErrorCode::AcquisitionTimeout, 75),
             (ErrorCode::LockLost, 76),
             (ErrorCode::AuthFailed, 77),
