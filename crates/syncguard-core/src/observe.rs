@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use tokio::sync::Notify;
 
-use crate::backend::FailureReason;
+use crate::results::FailureReason;
 use crate::{ErrorCode, HashId, LockError, LockId, LockKey, Ttl};
 
 pub use crate::error::{Operation, WaitSummary};

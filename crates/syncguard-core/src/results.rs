@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use serde::ser::{SerializeStruct as _, Serializer};
 
-use crate::backend::FenceToken;
+use crate::fence::FenceToken;
 use crate::{Fence, HashId, LockId, LockKey};
 
 /// Why a release or extend found no lock, if the store knew that at no cost.
