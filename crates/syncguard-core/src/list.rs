@@ -8,10 +8,9 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::{FenceToken, ListPage, ListPosition, ListRequest, MAX_PAGE_SIZE};
 use crate::call::Subject;
 use crate::error::Operation;
-use crate::hash::debug_hashed;
-use crate::{
-    Fence, LockError, LockInfo, LockInfoDebug, LockKey, Locks, Request, hash_key, locks::parse,
-};
+use crate::{Fence, LockError, LockInfo, LockInfoDebug, Locks, Request, locks::parse};
+
+pub use crate::key::KeyPrefix;
 
 /// Default of [`ListLocks::page_size`].
 pub const DEFAULT_PAGE_SIZE: u32 = 100;
@@ -245,92 +244,6 @@ impl fmt::Debug for ListCursor {
         f.debug_struct("ListCursor")
             .field("prefix", &self.prefix)
             .finish_non_exhaustive()
-    }
-}
-
-/// The beginning of keys: up to 512 bytes of UTF-8 in NFC, without U+0000. Every key begins with the empty one.
-///
-/// `Debug` prints the [hash](crate::hash_key), never the text.
-///
-/// ```
-/// # use syncguard_core::LockKey;
-/// # use syncguard_core::list::KeyPrefix;
-/// let prefix = KeyPrefix::new("payment:")?;
-/// assert!(prefix.begins(&LockKey::new("payment:42")?));
-/// assert!(!prefix.begins(&LockKey::new("payments")?));
-/// # Ok::<(), syncguard_core::LockError>(())
-/// ```
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
-pub struct KeyPrefix(Option<LockKey>);
-
-impl KeyPrefix {
-    /// Parses a prefix.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if no key can begin with it: it contains U+0000 or is longer than 512 bytes in NFC.
-    pub fn new(prefix: &str) -> Result<Self, LockError> {
-        if prefix.is_empty() {
-            return Ok(Self::default());
-        }
-        let prefix = LockKey::new(prefix).map_err(|_| {
-            LockError::invalid_argument(
-                "no key can begin with this prefix: it contains U+0000 or is longer than 512 bytes of \
-                 UTF-8 in NFC",
-            )
-        })?;
-        Ok(Self(Some(prefix)))
-    }
-
-    /// The normalized text. Sensitive, as a key is.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        self.0.as_ref().map_or("", LockKey::as_str)
-    }
-
-    /// Whether a key begins with this prefix.
-    #[must_use]
-    pub fn begins(&self, key: &LockKey) -> bool {
-        key.as_str().starts_with(self.as_str())
-    }
-}
-
-impl fmt::Debug for KeyPrefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        debug_hashed(f, "KeyPrefix", hash_key(self.as_str()))
-    }
-}
-
-impl std::str::FromStr for KeyPrefix {
-    type Err = LockError;
-    fn from_str(prefix: &str) -> Result<Self, LockError> {
-        Self::new(prefix)
-    }
-}
-
-impl TryFrom<&str> for KeyPrefix {
-    type Error = LockError;
-    fn try_from(prefix: &str) -> Result<Self, LockError> {
-        Self::new(prefix)
-    }
-}
-
-impl TryFrom<&String> for KeyPrefix {
-    type Error = LockError;
-    fn try_from(prefix: &String) -> Result<Self, LockError> {
-        Self::new(prefix)
-    }
-}
-
-impl TryFrom<String> for KeyPrefix {
-    type Error = LockError;
-    fn try_from(prefix: String) -> Result<Self, LockError> {
-        Self::new(&prefix)
-    }
-}
-
-impl From<&Self> for KeyPrefix {
-    fn from(prefix: &Self) -> Self {
-        prefix.clone()
     }
 }
 

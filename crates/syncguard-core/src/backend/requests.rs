@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use crate::backend::ListPosition;
-use crate::list::KeyPrefix;
+use crate::key::KeyPrefix;
 use crate::{LockId, LockKey, Ttl};
 
 /// How a lock is looked up.
