@@ -288,6 +288,14 @@ impl From<Infallible> for LockError {
     }
 }
 
+pub(crate) fn parse<T, A>(argument: A) -> Result<T, LockError>
+where
+    A: TryInto<T>,
+    LockError: From<A::Error>,
+{
+    argument.try_into().map_err(LockError::from)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

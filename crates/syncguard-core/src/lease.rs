@@ -9,8 +9,7 @@ use tokio::sync::Notify;
 
 use crate::backend::{ExtendRequest, FenceToken, Grant};
 use crate::call::{Limits, Subject, aborted};
-use crate::error::Operation;
-use crate::locks::parse;
+use crate::error::{Operation, parse};
 use crate::{ExtendResult, Fence, LockError, LockId, LockKey, Locks, Request, Ttl};
 
 /// Upper bound of a sleep: timers stop while the machine is suspended.

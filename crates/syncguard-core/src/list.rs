@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::{FenceToken, ListPage, ListPosition, ListRequest, MAX_PAGE_SIZE};
 use crate::call::Subject;
-use crate::error::Operation;
-use crate::{Fence, LockError, LockInfo, LockInfoDebug, Locks, Request, locks::parse};
+use crate::error::{Operation, parse};
+use crate::{Fence, LockError, LockInfo, LockInfoDebug, Locks, Request};
 
 pub use crate::key::KeyPrefix;
 

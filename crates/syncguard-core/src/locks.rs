@@ -17,7 +17,7 @@ use crate::backend::{
 };
 use crate::builder::{LocksBuilder, Settings};
 use crate::call::{Limits, Subject, current_runtime};
-use crate::error::Operation;
+use crate::error::{Operation, parse};
 use crate::line::Lines;
 use crate::observe::{
     Listeners, Observer, Observers, ReleaseErrorHandler, ReleaseFailure, ReleaseStage,
@@ -465,14 +465,6 @@ pub(crate) fn was_refused(error: &LockError) -> bool {
 enum Target {
     Key(LockKey),
     Id(LockId),
-}
-
-pub(crate) fn parse<T, A>(argument: A) -> Result<T, LockError>
-where
-    A: TryInto<T>,
-    LockError: From<A::Error>,
-{
-    argument.try_into().map_err(LockError::from)
 }
 
 impl<F: FenceToken> Clone for Locks<F> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::locks::parse;
+use crate::error::parse;
 use crate::observe::{ReleaseErrorHandler, ReleaseFailure};
 use crate::{AutoExtend, Backoff, Jitter, LockError, Ttl};
 
