@@ -1,7 +1,8 @@
-//! [`LockGuard`]: a held lock that is released on every path.
+//! [`Attempt`], and [`LockGuard`]: a held lock that is released on every path.
 
 use std::fmt;
 use std::ops::Deref;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
@@ -15,9 +16,35 @@ use crate::locks::was_refused;
 use crate::observe::{ReleaseErrorHandler, ReleaseFailure, ReleaseStage};
 use crate::reclaim::Reclaim;
 use crate::{
-    Attempt, AutoExtend, ErrorCode, Fence, Lease, LockError, LockId, LockKey, LockOptions, Locks,
+    AutoExtend, ErrorCode, Fence, Lease, LockError, LockId, LockKey, LockOptions, Locks,
     ReleaseResult, Request, Ttl,
 };
+
+/// The result of a single attempt.
+#[derive(Debug)]
+#[must_use = "dropped, a guard releases its lock"]
+pub enum Attempt<F: FenceToken = Fence> {
+    /// The lock is held.
+    Acquired(LockGuard<F>),
+    /// Someone else holds the key.
+    #[non_exhaustive]
+    Locked {
+        /// When the store will grant the key if nobody releases or extends it before: the time from now,
+        /// fit for a `Retry-After`. Never zero; `None` if the store does not know.
+        free_in: Option<Duration>,
+    },
+}
+
+impl<F: FenceToken> Attempt<F> {
+    /// The guard, if the lock is held.
+    #[must_use]
+    pub fn acquired(self) -> Option<LockGuard<F>> {
+        match self {
+            Self::Acquired(guard) => Some(guard),
+            Self::Locked { .. } => None,
+        }
+    }
+}
 
 /// Acquires a key in one attempt, with a fresh id. Ends at `deadline` if that is before the operation timeout.
 pub(crate) async fn attempt<F: FenceToken>(

@@ -14,8 +14,8 @@ use crate::guard::attempt;
 use crate::observe::ReleaseFailure;
 use crate::wait::wait;
 use crate::{
-    AutoExtend, Backoff, Fence, Jitter, Lease, LockError, LockGuard, LockKey, LockOptions, Locks,
-    Receipt, Ttl, section,
+    Attempt, AutoExtend, Backoff, Fence, Jitter, Lease, LockError, LockGuard, LockKey, LockOptions,
+    Locks, Receipt, Ttl, section,
 };
 
 /// The future of the requests: one allocation.
@@ -61,32 +61,6 @@ struct Parts<F: FenceToken> {
     locks: Locks<F>,
     key: Result<LockKey, LockError>,
     options: LockOptions,
-}
-
-/// The result of a single attempt.
-#[derive(Debug)]
-#[must_use = "dropped, a guard releases its lock"]
-pub enum Attempt<F: FenceToken = Fence> {
-    /// The lock is held.
-    Acquired(LockGuard<F>),
-    /// Someone else holds the key.
-    #[non_exhaustive]
-    Locked {
-        /// When the store will grant the key if nobody releases or extends it before: the time from now,
-        /// fit for a `Retry-After`. Never zero; `None` if the store does not know.
-        free_in: Option<Duration>,
-    },
-}
-
-impl<F: FenceToken> Attempt<F> {
-    /// The guard, if the lock is held.
-    #[must_use]
-    pub fn acquired(self) -> Option<LockGuard<F>> {
-        match self {
-            Self::Acquired(guard) => Some(guard),
-            Self::Locked { .. } => None,
-        }
-    }
 }
 
 impl<F: FenceToken> LockRequest<F> {
