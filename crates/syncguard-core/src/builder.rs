@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::backend::erased::ErasedBackend;
 use crate::backend::{DEFAULT_OPERATION_TIMEOUT, FenceToken, LockBackend};
 use crate::clock::LeaseClock;
-use crate::locks::Store;
+use crate::locks::{Settings, Store};
 use crate::observe::{Observer, Observers, ReleaseErrorHandler, ReleaseFailure};
 use crate::{Fence, Locks};
 
@@ -29,14 +29,16 @@ pub struct LocksBuilder<F: FenceToken = Fence> {
     observers: Observers,
 }
 
-/// What was configured.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    pub(crate) operation_timeout: Duration,
-    pub(crate) dispose_timeout: Option<Duration>,
-    pub(crate) on_release_error: Option<ReleaseErrorHandler>,
-    pub(crate) clock: LeaseClock,
-    pub(crate) wake_ups: bool,
+impl<F: FenceToken> Locks<F> {
+    /// Locks on this backend, with the default configuration.
+    pub fn new(backend: impl LockBackend<Fence = F>) -> Self {
+        Self::builder(backend).build()
+    }
+
+    /// Configures locks on this backend.
+    pub fn builder(backend: impl LockBackend<Fence = F>) -> LocksBuilder<F> {
+        LocksBuilder::new(backend)
+    }
 }
 
 impl<F: FenceToken> LocksBuilder<F> {

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::FenceToken;
 use crate::call::Subject;
-use crate::error::Operation;
+use crate::error::{Operation, parse};
 use crate::guard::attempt;
 use crate::observe::ReleaseFailure;
 use crate::wait::wait;
@@ -20,6 +20,64 @@ use crate::{
 
 /// The future of the requests: one allocation.
 type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send>>;
+
+impl<F: FenceToken> Locks<F> {
+    /// Waits for `key` and acquires it, as locking a mutex does.
+    ///
+    /// Await the request for a [`LockGuard`](crate::LockGuard), or
+    /// [`run`](LockRequest::run) a section under the lock.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use syncguard_core::{Fence, LockError, Locks};
+    /// # use syncguard_memory::MemoryBackend;
+    /// # async fn charge(fence: Fence) -> u32 { 1 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), LockError> {
+    /// # let locks = Locks::new(MemoryBackend::default());
+    /// let guard = locks.lock("payment:42").await?;
+    /// # drop(guard);
+    /// let receipt = locks
+    ///     .lock("payment:42")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .timeout(Duration::from_secs(5))
+    ///     .run(async |lease| charge(lease.fence()).await)
+    ///     .await?;
+    /// assert_eq!(receipt.into_value(), 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn lock<K>(&self, key: K) -> LockRequest<F>
+    where
+        K: TryInto<LockKey>,
+        LockError: From<K::Error>,
+    {
+        LockRequest::new(self.clone(), parse(key))
+    }
+
+    /// Acquires `key` if it is free, in one attempt. It never waits for the holder.
+    ///
+    /// Await the request for an `Option<LockGuard>`. [`attempt`](TryLockRequest::attempt) also returns
+    /// for how long the key stays held. [`run`](TryLockRequest::run) runs a section if the key is free.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use syncguard_core::{LockError, Locks};
+    /// # use syncguard_memory::MemoryBackend;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), LockError> {
+    /// # let locks = Locks::new(MemoryBackend::default());
+    /// if let Some(guard) = locks.try_lock("report:daily").ttl(Duration::from_secs(60)).await? {
+    ///     // ... the work, passing guard.fence() to whatever it writes to ...
+    ///     assert!(guard.release().await?.is_released());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn try_lock<K>(&self, key: K) -> TryLockRequest<F>
+    where
+        K: TryInto<LockKey>,
+        LockError: From<K::Error>,
+    {
+        TryLockRequest::new(self.clone(), parse(key))
+    }
+}
 
 /// Waits for a key: made by [`Locks::lock`].
 ///

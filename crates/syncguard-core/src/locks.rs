@@ -12,11 +12,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend::erased::ErasedBackend;
 use crate::backend::{
-    Capabilities, ExtendRequest, FenceToken, IsLockedRequest, LockBackend, Lookup, LookupRequest,
+    Capabilities, ExtendRequest, FenceToken, IsLockedRequest, Lookup, LookupRequest,
     ReleaseRequest, Reporter,
 };
-use crate::builder::{LocksBuilder, Settings};
 use crate::call::{Limits, Subject, current_runtime};
+use crate::clock::LeaseClock;
 use crate::error::{Operation, parse};
 use crate::line::Lines;
 use crate::observe::{
@@ -25,14 +25,14 @@ use crate::observe::{
 use crate::reclaim::{Reclaim, Reclaimer};
 use crate::{
     ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfo, LockInfoDebug, LockKey,
-    LockRequest, ReleaseResult, Request, TryLockRequest, Ttl,
+    ReleaseResult, Request, Ttl,
 };
 
 /// Distributed locks on one store. Clones are cheap and share everything.
 ///
-/// A `Locks` adds to a [`LockBackend`] what every store needs: each operation has a deadline, the
-/// background releases what an abandoned acquire may have acquired, and errors have their context. No
-/// backend type is part of its signature, so an application can choose its store at run time.
+/// A `Locks` adds to a [`LockBackend`](crate::backend::LockBackend) what every store needs: each operation
+/// has a deadline, the background releases what an abandoned acquire may have acquired, and errors have their
+/// context. No backend type is part of its signature, so an application can choose its store at run time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -76,6 +76,16 @@ pub(crate) struct Store<F: FenceToken> {
     pub(crate) listeners: Arc<Listeners>,
 }
 
+/// What was configured.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) operation_timeout: Duration,
+    pub(crate) dispose_timeout: Option<Duration>,
+    pub(crate) on_release_error: Option<ReleaseErrorHandler>,
+    pub(crate) clock: LeaseClock,
+    pub(crate) wake_ups: bool,
+}
+
 impl<F: FenceToken> Store<F> {
     pub(crate) fn new(
         backend: Box<dyn ErasedBackend<F>>,
@@ -107,16 +117,6 @@ impl<F: FenceToken> Store<F> {
 }
 
 impl<F: FenceToken> Locks<F> {
-    /// Locks on this backend, with the default configuration.
-    pub fn new(backend: impl LockBackend<Fence = F>) -> Self {
-        Self::builder(backend).build()
-    }
-
-    /// Configures locks on this backend.
-    pub fn builder(backend: impl LockBackend<Fence = F>) -> LocksBuilder<F> {
-        LocksBuilder::new(backend)
-    }
-
     pub(crate) fn from_parts(store: Arc<Store<F>>, observers: Observers) -> Self {
         Self(Arc::new(Shared { store, observers }))
     }
@@ -131,62 +131,6 @@ impl<F: FenceToken> Locks<F> {
             store: Arc::clone(&self.0.store),
             observers: self.0.observers.with(observer),
         }))
-    }
-
-    /// Waits for `key` and acquires it, as locking a mutex does.
-    ///
-    /// Await the request for a [`LockGuard`](crate::LockGuard), or
-    /// [`run`](LockRequest::run) a section under the lock.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use syncguard_core::{Fence, LockError, Locks};
-    /// # use syncguard_memory::MemoryBackend;
-    /// # async fn charge(fence: Fence) -> u32 { 1 }
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), LockError> {
-    /// # let locks = Locks::new(MemoryBackend::default());
-    /// let guard = locks.lock("payment:42").await?;
-    /// # drop(guard);
-    /// let receipt = locks
-    ///     .lock("payment:42")
-    ///     .ttl(Duration::from_secs(60))
-    ///     .timeout(Duration::from_secs(5))
-    ///     .run(async |lease| charge(lease.fence()).await)
-    ///     .await?;
-    /// assert_eq!(receipt.into_value(), 1);
-    /// # Ok(()) }
-    /// ```
-    pub fn lock<K>(&self, key: K) -> LockRequest<F>
-    where
-        K: TryInto<LockKey>,
-        LockError: From<K::Error>,
-    {
-        LockRequest::new(self.clone(), parse(key))
-    }
-
-    /// Acquires `key` if it is free, in one attempt. It never waits for the holder.
-    ///
-    /// Await the request for an `Option<LockGuard>`. [`attempt`](TryLockRequest::attempt) also returns
-    /// for how long the key stays held. [`run`](TryLockRequest::run) runs a section if the key is free.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use syncguard_core::{LockError, Locks};
-    /// # use syncguard_memory::MemoryBackend;
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), LockError> {
-    /// # let locks = Locks::new(MemoryBackend::default());
-    /// if let Some(guard) = locks.try_lock("report:daily").ttl(Duration::from_secs(60)).await? {
-    ///     // ... the work, passing guard.fence() to whatever it writes to ...
-    ///     assert!(guard.release().await?.is_released());
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn try_lock<K>(&self, key: K) -> TryLockRequest<F>
-    where
-        K: TryInto<LockKey>,
-        LockError: From<K::Error>,
-    {
-        TryLockRequest::new(self.clone(), parse(key))
     }
 
     /// Releases the lock that an id holds, from any process.
