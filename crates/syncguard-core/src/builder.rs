@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::backend::erased::ErasedBackend;
 use crate::backend::{DEFAULT_OPERATION_TIMEOUT, FenceToken, LockBackend};
 use crate::clock::LeaseClock;
-use crate::locks::{Settings, Store};
 use crate::observe::{Observer, Observers, ReleaseErrorHandler, ReleaseFailure};
+use crate::store::{Settings, Store};
 use crate::{Fence, Locks};
 
 /// Configures a [`Locks`]. [`Locks::builder`] makes one.
@@ -111,8 +111,7 @@ impl<F: FenceToken> LocksBuilder<F> {
     /// Makes the handle. It sends nothing.
     #[must_use]
     pub fn build(self) -> Locks<F> {
-        let store = Store::new(self.backend, self.settings, &self.observers);
-        Locks::from_parts(Arc::new(store), self.observers)
+        Locks::on(Store::new(self.backend, self.settings, self.observers))
     }
 }
 

@@ -13,9 +13,9 @@ use crate::backend::erased::BoxedResult;
 use crate::backend::{AcquireResult, FenceToken, ListPage};
 use crate::error::Operation;
 use crate::observe::{Observers, OperationEnd, OperationOutcome};
+use crate::store::Store;
 use crate::{
-    ErrorCode, ExtendResult, Finding, LockError, LockId, LockInfoDebug, LockKey, Locks,
-    ReleaseResult, Ttl,
+    ErrorCode, ExtendResult, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl,
 };
 
 /// The deadline if the timeout is too long for the clock to count: longer than any caller waits.
@@ -113,7 +113,7 @@ impl Operation {
     }
 }
 
-impl<F: FenceToken> Locks<F> {
+impl<F: FenceToken> Store<F> {
     /// Makes a call and notifies the observers of its end.
     pub(crate) async fn call<'a, T: HasOutcome>(
         &'a self,
@@ -144,7 +144,7 @@ impl<F: FenceToken> Locks<F> {
             // A call that never waits (a store in this process, or a refused call) still lets other tasks run.
             consume_budget().await;
             limits.check()?;
-            if operation != Operation::Close && self.store().closed.is_cancelled() {
+            if operation != Operation::Close && self.closed.is_cancelled() {
                 return Err(closed());
             }
             let now = Instant::now();
@@ -169,7 +169,7 @@ impl<F: FenceToken> Locks<F> {
     }
 
     pub(crate) fn deadline(&self, now: Instant, limits: &Limits) -> Instant {
-        let own = after(now, self.settings().operation_timeout);
+        let own = after(now, self.settings.operation_timeout);
         limits.deadline.map_or(own, |deadline| deadline.min(own))
     }
 
@@ -190,10 +190,10 @@ impl<F: FenceToken> Locks<F> {
 
     /// The call begins.
     pub(crate) fn begin<'a>(&'a self, subject: Subject<'a>) -> Begun<'a> {
-        let observers = self.observers();
+        let observers = &self.observers;
         Begun {
             started: (!observers.is_empty()).then(Instant::now),
-            backend: self.store().capabilities.backend,
+            backend: self.capabilities.backend,
             observers,
             subject,
         }

@@ -59,25 +59,24 @@ pub(crate) async fn attempt<F: FenceToken>(
         deadline,
     };
     let mut subject = Subject::new(Operation::Acquire).key(key).ttl(ttl);
+    let store = locks.store();
     // An error that keeps the attempt from being sent.
     let ready = || Ok((limits.check()?, LockId::generate()?));
-    let (runtime, id) = ready().map_err(|error| locks.refused(subject, error))?;
+    let (runtime, id) = ready().map_err(|error| store.refused(subject, error))?;
     subject = subject.lock_id(&id);
-    let begun = locks.begin(subject);
+    let begun = store.begin(subject);
     let on_error = options.on_release_error.as_ref();
     let reclaim = Reclaim::of_acquire(locks, runtime, &id, key, ttl, on_error);
     // Read before the request leaves: the lease cannot have begun earlier.
-    let started = locks.now();
-    let result = locks
-        .bounded(&subject, &limits, |deadline| {
-            locks
-                .backend()
-                .acquire(AcquireRequest::new(key, &id, ttl, deadline))
-        })
-        .await;
+    let started = store.now();
+    let send = |deadline| {
+        let request = AcquireRequest::new(key, &id, ttl, deadline);
+        store.backend.acquire(request)
+    };
+    let result = store.bounded(&subject, &limits, send).await;
     let result = match result {
         Ok(AcquireResult::Acquired(_))
-            if locks.now().saturating_sub(started) >= ttl.as_duration() =>
+            if store.now().saturating_sub(started) >= ttl.as_duration() =>
         {
             let message = "the reply came after the lease had expired; \
                            the lock is released in the background";
@@ -98,7 +97,8 @@ pub(crate) async fn attempt<F: FenceToken>(
         AcquireResult::Locked { free_in } => return Ok(Attempt::Locked { free_in }),
     };
     let guard = LockGuard {
-        lease: Lease::new(locks, key, &grant, started, ttl),
+        locks: locks.clone(),
+        lease: Lease::new(store, key, &grant, started, ttl),
         runtime,
         ttl,
         renewal: None,
@@ -124,6 +124,7 @@ pub(crate) async fn attempt<F: FenceToken>(
 /// It derefs to the [`Lease`].
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct LockGuard<F: FenceToken = Fence> {
+    locks: Locks<F>,
     lease: Lease<F>,
     /// The runtime that acquired it.
     runtime: Option<Handle>,
@@ -160,7 +161,7 @@ impl<F: FenceToken> LockGuard<F> {
         // lock.
         current_runtime().map_err(|error| {
             let subject = self.lease.subject(Operation::Release);
-            self.locks().refused(subject, error)
+            self.store().refused(subject, error)
         })?;
         let renewal = self.renewal.take().map(|renewal| {
             renewal.abort();
@@ -171,7 +172,7 @@ impl<F: FenceToken> LockGuard<F> {
         self.armed = false;
         let (key, id) = (self.lease.key(), self.lease.lock_id());
         let on_error = self.on_release_error.as_ref();
-        let locks = self.locks();
+        let locks = &self.locks;
         let result = locks.release_lock(id, Some(key), limits, on_error).await;
         self.armed = result.as_ref().is_err_and(was_refused);
         if !self.armed {
@@ -179,7 +180,7 @@ impl<F: FenceToken> LockGuard<F> {
         }
         if let Some((renewal, started)) = renewal {
             // The guard's runtime may not be running.
-            let deadline = self.locks().deadline(started, limits);
+            let deadline = self.store().deadline(started, limits);
             tokio::select! {
                 () = renewal.ended() => {}
                 () = limits.cancelled() => {}
@@ -223,10 +224,6 @@ impl<F: FenceToken> LockGuard<F> {
         self.lease.clone()
     }
 
-    pub(crate) fn locks(&self) -> &Locks<F> {
-        self.lease.locks()
-    }
-
     pub(crate) fn on_release_error(&self) -> Option<&ReleaseErrorHandler> {
         self.on_release_error.as_ref()
     }
@@ -252,28 +249,32 @@ impl<F: FenceToken> Drop for LockGuard<F> {
             return;
         };
         self.lease.end();
-        let (lease, on_error) = (self.lease.clone(), self.on_release_error.take());
-        let place = self.place.take();
-        self.locks().spawn(&runtime, async move {
+        let (locks, lease) = (self.locks.clone(), self.lease.clone());
+        let (on_error, place) = (self.on_release_error.take(), self.place.take());
+        self.store().spawn(&runtime, async move {
             drop(renewal);
-            dispose(&lease, on_error.as_ref()).await;
+            dispose(&locks, &lease, on_error.as_ref()).await;
             drop(place);
         });
     }
 }
 
 /// Releases the lock of a dropped guard.
-async fn dispose<F: FenceToken>(lease: &Lease<F>, on_error: Option<&ReleaseErrorHandler>) {
-    let locks = lease.locks();
+async fn dispose<F: FenceToken>(
+    locks: &Locks<F>,
+    lease: &Lease<F>,
+    on_error: Option<&ReleaseErrorHandler>,
+) {
+    let store = lease.store();
     let limits = Limits {
         token: None,
-        deadline: locks
-            .settings()
+        deadline: store
+            .settings
             .dispose_timeout
             .map(|timeout| after(Instant::now(), timeout)),
     };
     let release = locks.release_lock(lease.lock_id(), Some(lease.key()), &limits, on_error);
     if let Err(error) = release.await {
-        locks.report(&ReleaseFailure::new(error, ReleaseStage::Drop), on_error);
+        store.report(&ReleaseFailure::new(error, ReleaseStage::Drop), on_error);
     }
 }

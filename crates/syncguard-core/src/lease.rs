@@ -10,7 +10,8 @@ use tokio::sync::Notify;
 use crate::backend::{ExtendRequest, FenceToken, Grant};
 use crate::call::{Limits, Subject, aborted};
 use crate::error::{Operation, parse};
-use crate::{ExtendResult, Fence, LockError, LockId, LockKey, Locks, Request, Ttl};
+use crate::store::Store;
+use crate::{ExtendResult, Fence, LockError, LockId, LockKey, Request, Ttl};
 
 /// Upper bound of a sleep: timers stop while the machine is suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -25,7 +26,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 pub struct Lease<F: FenceToken = Fence>(Arc<State<F>>);
 
 struct State<F: FenceToken> {
-    locks: Locks<F>,
+    store: Store<F>,
     key: LockKey,
     id: LockId,
     fence: F,
@@ -59,14 +60,14 @@ impl Lease<Fence> {
 impl<F: FenceToken> Lease<F> {
     /// A lease of `ttl` from `started`, which was read before the request left.
     pub(crate) fn new(
-        locks: &Locks<F>,
+        store: &Store<F>,
         key: &LockKey,
         grant: &Grant<F>,
         started: Duration,
         ttl: Ttl,
     ) -> Self {
         Self(Arc::new(State {
-            locks: locks.clone(),
+            store: store.clone(),
             key: key.clone(),
             id: grant.lock_id,
             fence: grant.fence,
@@ -135,7 +136,7 @@ impl<F: FenceToken> Lease<F> {
     {
         let (lease, ttl) = (self.clone(), parse(ttl));
         Request::new(move |limits| async move {
-            let ttl = lease.locks().admit(lease.subject(Operation::Extend), ttl)?;
+            let ttl = lease.store().admit(lease.subject(Operation::Extend), ttl)?;
             lease.extend_within(ttl, &limits).await
         })
     }
@@ -147,7 +148,7 @@ impl<F: FenceToken> Lease<F> {
     ) -> Result<ExtendResult, LockError> {
         let subject = self.subject(Operation::Extend).ttl(ttl);
         // Counted from here: a call that is dropped while it waits for its turn is reported as well.
-        let begun = self.locks().begin(subject);
+        let begun = self.store().begin(subject);
         let result = self.extend_in_turn(ttl, subject, limits).await;
         begun.end(&result);
         result
@@ -168,9 +169,12 @@ impl<F: FenceToken> Lease<F> {
         let renewed = self.now().saturating_add(ttl.as_duration());
         // If no reply comes, the store may still have shortened the lease.
         self.set_deadline(|deadline| deadline.min(renewed));
-        let backend = self.locks().backend();
-        let send = |deadline| backend.extend(ExtendRequest::new(&self.0.id, ttl, deadline));
-        let result = self.locks().bounded(&subject, limits, send).await;
+        let store = self.store();
+        let send = |deadline| {
+            let request = ExtendRequest::new(&self.0.id, ttl, deadline);
+            store.backend.extend(request)
+        };
+        let result = store.bounded(&subject, limits, send).await;
         match &result {
             Ok(ExtendResult::Extended { expires_at_ms }) => {
                 self.0
@@ -220,7 +224,7 @@ impl<F: FenceToken> Lease<F> {
         loop {
             // Subscribe before reading: so no change after the read is missed.
             let changed = self.0.changed.notified();
-            let clock_moved = self.locks().store().listeners.clock_moved.notified();
+            let clock_moved = self.store().listeners.clock_moved.notified();
             let ahead = self.remaining().saturating_sub(left);
             if ahead.is_zero() {
                 return;
@@ -261,12 +265,12 @@ impl<F: FenceToken> Lease<F> {
         WeakLease(Arc::downgrade(&self.0))
     }
 
-    pub(crate) fn locks(&self) -> &Locks<F> {
-        &self.0.locks
+    pub(crate) fn store(&self) -> &Store<F> {
+        &self.0.store
     }
 
     fn now(&self) -> Duration {
-        self.locks().now()
+        self.store().now()
     }
 
     fn term(&self) -> Term {

@@ -72,6 +72,7 @@ mod request;
 mod results;
 mod section;
 mod storage_key;
+mod store;
 mod time;
 mod ttl;
 mod wait;

@@ -16,6 +16,7 @@ use crate::lease::WeakLease;
 use crate::{Lease, LockId, LockKey};
 
 /// The lines of all keys that a caller waits for or that a guard of this process holds.
+#[derive(Clone)]
 pub(crate) struct Lines<F: FenceToken>(Arc<Shared<F>>);
 
 /// After this many grants in a row, while other processes want the key too, a process pauses. If nobody

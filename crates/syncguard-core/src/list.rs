@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::{FenceToken, ListPage, ListPosition, ListRequest, MAX_PAGE_SIZE};
 use crate::call::Subject;
 use crate::error::{Operation, parse};
+use crate::store::Store;
 use crate::{Fence, LockError, LockInfo, LockInfoDebug, Locks, Request};
 
 pub use crate::key::KeyPrefix;
@@ -42,13 +43,13 @@ impl<F: FenceToken> Locks<F> {
     /// # Ok(()) }
     /// ```
     pub fn list(&self) -> ListLocks<LockInfo<F>, F> {
-        ListLocks::new(self.clone(), |lock| lock.sanitized())
+        ListLocks::new(self.store().clone(), |lock| lock.sanitized())
     }
 
     /// As [`list`](Self::list), with the raw keys and ids. Both are sensitive: a process that knows an id
     /// can release its lock.
     pub fn list_raw(&self) -> ListLocks<LockInfoDebug<F>, F> {
-        ListLocks::new(self.clone(), |lock| lock)
+        ListLocks::new(self.store().clone(), |lock| lock)
     }
 }
 
@@ -75,7 +76,7 @@ impl<F: FenceToken> Locks<F> {
 /// Safe: it only reads.
 #[must_use = "a request does nothing unless it is awaited"]
 pub struct ListLocks<T, F: FenceToken = Fence> {
-    locks: Locks<F>,
+    store: Store<F>,
     prefix: Result<KeyPrefix, LockError>,
     page_size: u32,
     after: Option<ListCursor>,
@@ -84,9 +85,9 @@ pub struct ListLocks<T, F: FenceToken = Fence> {
 }
 
 impl<T, F: FenceToken> ListLocks<T, F> {
-    fn new(locks: Locks<F>, show: fn(LockInfoDebug<F>) -> T) -> Self {
+    fn new(store: Store<F>, show: fn(LockInfoDebug<F>) -> T) -> Self {
         Self {
-            locks,
+            store,
             prefix: Ok(KeyPrefix::default()),
             page_size: DEFAULT_PAGE_SIZE,
             after: None,
@@ -135,7 +136,7 @@ impl<T: 'static, F: FenceToken> IntoFuture for ListLocks<T, F> {
 
     fn into_future(self) -> Self::IntoFuture {
         let Self {
-            locks,
+            store,
             prefix,
             page_size,
             after,
@@ -144,24 +145,23 @@ impl<T: 'static, F: FenceToken> IntoFuture for ListLocks<T, F> {
         } = self;
         let request = Request::new(move |limits| async move {
             let subject = Subject::new(Operation::List);
-            let prefix = locks.admit(subject, prefix)?;
-            locks.admit(subject, check_page_size(page_size))?;
-            let store = locks.store().number;
+            let prefix = store.admit(subject, prefix)?;
+            store.admit(subject, check_page_size(page_size))?;
             if let Some(cursor) = &after {
-                locks.admit(subject, cursor.check(store, &prefix))?;
+                store.admit(subject, cursor.check(store.number, &prefix))?;
             }
             let position = after.as_ref().map(|cursor| &cursor.position);
             let send = |deadline| {
                 let request = ListRequest::new(&prefix, position, page_size, deadline);
-                let page = locks.backend().list(request);
-                let backend = locks.store().capabilities.backend;
+                let page = store.backend.list(request);
+                let backend = store.capabilities.backend;
                 Box::pin(async move { page.await?.ok_or_else(|| unsupported(backend)) }) as _
             };
-            let page: ListPage<F> = locks.call(subject, &limits, send).await?;
+            let page: ListPage<F> = store.call(subject, &limits, send).await?;
             Ok(LockPage {
                 locks: page.locks.into_iter().map(show).collect(),
                 next: page.next.map(|position| ListCursor {
-                    store,
+                    store: store.number,
                     prefix,
                     position,
                 }),
@@ -178,7 +178,7 @@ impl<T: 'static, F: FenceToken> IntoFuture for ListLocks<T, F> {
 impl<T, F: FenceToken> Clone for ListLocks<T, F> {
     fn clone(&self) -> Self {
         Self {
-            locks: self.locks.clone(),
+            store: self.store.clone(),
             prefix: self.prefix.clone(),
             page_size: self.page_size,
             after: self.after.clone(),

@@ -313,8 +313,8 @@ impl<F: FenceToken> Parts<F> {
             options,
         } = self;
         let subject = Subject::new(Operation::Acquire);
-        let key = &locks.admit(subject, key.clone())?;
-        let ttl = locks.admit(subject.key(key), options.ttl.clone())?;
+        let key = &locks.store().admit(subject, key.clone())?;
+        let ttl = locks.store().admit(subject.key(key), options.ttl.clone())?;
         let mut attempted = attempt(locks, key, ttl, options, None).await?;
         if let Attempt::Acquired(guard) = &mut attempted {
             let place = locks.lines().enter(key);

@@ -1,28 +1,17 @@
 //! [`Locks`]: the handle that applications hold.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-
-use crate::backend::erased::ErasedBackend;
 use crate::backend::{
-    Capabilities, ExtendRequest, FenceToken, IsLockedRequest, Lookup, LookupRequest,
-    ReleaseRequest, Reporter,
+    ExtendRequest, FenceToken, IsLockedRequest, Lookup, LookupRequest, ReleaseRequest,
 };
 use crate::call::{Limits, Subject, current_runtime};
-use crate::clock::LeaseClock;
 use crate::error::{Operation, parse};
 use crate::line::Lines;
-use crate::observe::{
-    Listeners, Observer, Observers, ReleaseErrorHandler, ReleaseFailure, ReleaseStage,
-};
+use crate::observe::{Observer, ReleaseErrorHandler};
 use crate::reclaim::{Reclaim, Reclaimer};
+use crate::store::Store;
 use crate::{
     ErrorCode, ExtendResult, Fence, LockError, LockId, LockInfo, LockInfoDebug, LockKey,
     ReleaseResult, Request, Ttl,
@@ -55,70 +44,19 @@ use crate::{
 /// Operations must be awaited inside a Tokio runtime with time enabled.
 pub struct Locks<F: FenceToken = Fence>(Arc<Shared<F>>);
 
-/// A store, and the observers of this handle.
 struct Shared<F: FenceToken> {
-    store: Arc<Store<F>>,
-    observers: Observers,
-}
-
-/// What all handles on one store share.
-pub(crate) struct Store<F: FenceToken> {
-    backend: Box<dyn ErasedBackend<F>>,
-    pub(crate) capabilities: Capabilities,
-    /// Different from that of every other store of this process.
-    pub(crate) number: u64,
-    settings: Settings,
-    pub(crate) background: TaskTracker,
-    /// Cancelled by `close`.
-    pub(crate) closed: CancellationToken,
-    pub(crate) reclaimer: Reclaimer<F>,
+    store: Store<F>,
+    reclaimer: Arc<Reclaimer<F>>,
     lines: Lines<F>,
-    pub(crate) listeners: Arc<Listeners>,
-}
-
-/// What was configured.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    pub(crate) operation_timeout: Duration,
-    pub(crate) dispose_timeout: Option<Duration>,
-    pub(crate) on_release_error: Option<ReleaseErrorHandler>,
-    pub(crate) clock: LeaseClock,
-    pub(crate) wake_ups: bool,
-}
-
-impl<F: FenceToken> Store<F> {
-    pub(crate) fn new(
-        backend: Box<dyn ErasedBackend<F>>,
-        settings: Settings,
-        observers: &Observers,
-    ) -> Self {
-        static STORES: AtomicU64 = AtomicU64::new(0);
-        let capabilities = backend.capabilities();
-        let listeners = Arc::<Listeners>::default();
-        for observer in observers.iter() {
-            listeners.add(observer);
-        }
-        backend.attach(Reporter::new(capabilities.backend, &listeners));
-        let background = TaskTracker::new();
-        // Only a closed tracker can be waited for; it still accepts tasks.
-        background.close();
-        Self {
-            backend,
-            capabilities,
-            number: STORES.fetch_add(1, Ordering::Relaxed),
-            settings,
-            background,
-            closed: CancellationToken::new(),
-            reclaimer: Reclaimer::default(),
-            lines: Lines::default(),
-            listeners,
-        }
-    }
 }
 
 impl<F: FenceToken> Locks<F> {
-    pub(crate) fn from_parts(store: Arc<Store<F>>, observers: Observers) -> Self {
-        Self(Arc::new(Shared { store, observers }))
+    pub(crate) fn on(store: Store<F>) -> Self {
+        Self(Arc::new(Shared {
+            store,
+            reclaimer: Arc::default(),
+            lines: Lines::default(),
+        }))
     }
 
     /// Makes a handle with one more observer, on the same store, background work and
@@ -126,10 +64,10 @@ impl<F: FenceToken> Locks<F> {
     /// handle and its guards.
     #[must_use]
     pub fn observed_by(&self, observer: Arc<dyn Observer>) -> Self {
-        self.0.store.listeners.add(&observer);
         Self(Arc::new(Shared {
-            store: Arc::clone(&self.0.store),
-            observers: self.0.observers.with(observer),
+            store: self.0.store.observed_by(observer),
+            reclaimer: Arc::clone(&self.0.reclaimer),
+            lines: self.0.lines.clone(),
         }))
     }
 
@@ -150,7 +88,7 @@ impl<F: FenceToken> Locks<F> {
     {
         let (locks, id) = (self.clone(), parse(id));
         Request::new(move |limits| async move {
-            let id = locks.admit(Subject::new(Operation::Release), id)?;
+            let id = locks.store().admit(Subject::new(Operation::Release), id)?;
             let released = locks.release_lock(&id, None, &limits, None).await?;
             locks.lines().released(&id);
             Ok(released)
@@ -174,18 +112,14 @@ impl<F: FenceToken> Locks<F> {
         T: TryInto<Ttl>,
         LockError: From<I::Error> + From<T::Error>,
     {
-        let (locks, id, ttl) = (self.clone(), parse(id), parse(ttl));
+        let (store, id, ttl) = (self.store().clone(), parse(id), parse(ttl));
         Request::new(move |limits| async move {
             let subject = Subject::new(Operation::Extend);
-            let id = &locks.admit(subject, id)?;
+            let id = &store.admit(subject, id)?;
             let subject = subject.lock_id(id);
-            let ttl = locks.admit(subject, ttl)?;
-            let send = |deadline| {
-                locks
-                    .backend()
-                    .extend(ExtendRequest::new(id, ttl, deadline))
-            };
-            locks.call(subject.ttl(ttl), &limits, send).await
+            let ttl = store.admit(subject, ttl)?;
+            let send = |deadline| store.backend.extend(ExtendRequest::new(id, ttl, deadline));
+            store.call(subject.ttl(ttl), &limits, send).await
         })
     }
 
@@ -201,16 +135,12 @@ impl<F: FenceToken> Locks<F> {
         K: TryInto<LockKey>,
         LockError: From<K::Error>,
     {
-        let (locks, key) = (self.clone(), parse(key));
+        let (store, key) = (self.store().clone(), parse(key));
         Request::new(move |limits| async move {
             let subject = Subject::new(Operation::IsLocked);
-            let key = &locks.admit(subject, key)?;
-            let send = |deadline| {
-                locks
-                    .backend()
-                    .is_locked(IsLockedRequest::new(key, deadline))
-            };
-            locks.call(subject.key(key), &limits, send).await
+            let key = &store.admit(subject, key)?;
+            let send = |deadline| store.backend.is_locked(IsLockedRequest::new(key, deadline));
+            store.call(subject.key(key), &limits, send).await
         })
     }
 
@@ -315,16 +245,16 @@ impl<F: FenceToken> Locks<F> {
         by: Result<Target, LockError>,
         answer: fn(Option<LockInfoDebug<F>>) -> T,
     ) -> Request<T> {
-        let locks = self.clone();
+        let store = self.store().clone();
         Request::new(move |limits| async move {
             let subject = Subject::new(Operation::Lookup);
-            let by = locks.admit(subject, by)?;
+            let by = store.admit(subject, by)?;
             let (subject, by) = match &by {
                 Target::Key(key) => (subject.key(key), Lookup::Key(key)),
                 Target::Id(id) => (subject.lock_id(id), Lookup::Id(id)),
             };
-            let send = |deadline| locks.backend().lookup_raw(LookupRequest::new(by, deadline));
-            locks.call(subject, &limits, send).await.map(answer)
+            let send = |deadline| store.backend.lookup_raw(LookupRequest::new(by, deadline));
+            store.call(subject, &limits, send).await.map(answer)
         })
     }
 
@@ -336,15 +266,13 @@ impl<F: FenceToken> Locks<F> {
         limits: &Limits,
         on_error: Option<&ReleaseErrorHandler>,
     ) -> Result<ReleaseResult, LockError> {
+        let store = self.store();
         let subject = Subject::new(Operation::Release).key(key).lock_id(id);
-        let runtime = current_runtime().map_err(|error| self.refused(subject, error))?;
-        let begun = self.begin(subject);
+        let runtime = current_runtime().map_err(|error| store.refused(subject, error))?;
+        let begun = store.begin(subject);
         let reclaim = Reclaim::of_release(self, runtime, id, key, on_error);
-        let result = self
-            .bounded(&subject, limits, |deadline| {
-                self.backend().release(ReleaseRequest::new(id, deadline))
-            })
-            .await;
+        let send = |deadline| store.backend.release(ReleaseRequest::new(id, deadline));
+        let result = store.bounded(&subject, limits, send).await;
         if result.as_ref().map_or_else(was_refused, |_| true) {
             reclaim.disarm();
         }
@@ -356,47 +284,12 @@ impl<F: FenceToken> Locks<F> {
         &self.0.store
     }
 
-    pub(crate) fn backend(&self) -> &dyn ErasedBackend<F> {
-        self.0.store.backend.as_ref()
-    }
-
-    pub(crate) fn settings(&self) -> &Settings {
-        &self.0.store.settings
+    pub(crate) fn reclaimer(&self) -> &Reclaimer<F> {
+        &self.0.reclaimer
     }
 
     pub(crate) fn lines(&self) -> &Lines<F> {
-        &self.0.store.lines
-    }
-
-    pub(crate) fn observers(&self) -> &Observers {
-        &self.0.observers
-    }
-
-    /// The time of the lease clock.
-    pub(crate) fn now(&self) -> Duration {
-        self.settings().clock.now()
-    }
-
-    /// Runs work in the background that [`drain`](Self::drain) waits for.
-    pub(crate) fn spawn(&self, runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.0.store.background.spawn_on(work, runtime));
-    }
-
-    /// Reports a failed release to the request's handler, or else to that of this `Locks`.
-    pub(crate) fn report(&self, failure: &ReleaseFailure, handler: Option<&ReleaseErrorHandler>) {
-        match handler.or(self.settings().on_release_error.as_ref()) {
-            Some(handler) => handler.call(failure),
-            None => tracing::warn!(
-                code = %failure.error().code(),
-                outcome_unknown = failure.error().outcome_unknown(),
-                stage = %failure.stage(),
-                "failed to release lock; {}",
-                match failure.stage() {
-                    ReleaseStage::Background => "no further retry; it expires with its TTL",
-                    _ => "the background retries; if that fails, it expires with its TTL",
-                }
-            ),
-        }
+        &self.0.lines
     }
 }
 
@@ -422,7 +315,7 @@ impl<F: FenceToken> fmt::Debug for Locks<F> {
         f.debug_struct("Locks")
             .field("backend", &self.0.store.backend)
             .field("settings", &self.0.store.settings)
-            .field("observers", &self.0.observers)
+            .field("observers", &self.0.store.observers)
             .field("pending", &self.pending())
             .finish()
     }

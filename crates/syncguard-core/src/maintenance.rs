@@ -24,15 +24,15 @@ impl<F: FenceToken> Locks<F> {
     /// # Cancel safety
     /// Dropping the request stops the wait, not the releases.
     pub fn drain(&self, timeout: Duration) -> Request<()> {
-        let locks = self.clone();
+        let store = self.store().clone();
         Request::new(move |limits: Limits| async move {
             limits.check()?;
-            let drained = tokio::time::timeout(timeout, locks.store().background.wait());
+            let drained = tokio::time::timeout(timeout, store.background.wait());
             tokio::select! {
                 biased;
                 () = limits.cancelled(), if limits.token.is_some() => Err(aborted()),
                 drained = drained => drained.map_err(|_| {
-                    let pending = locks.pending();
+                    let pending = store.background.len();
                     let message = format!(
                         "{pending} background releases still pending after {timeout:.1?}; locks that \
                          are never released expire with their TTL"
@@ -86,11 +86,11 @@ impl<F: FenceToken> Locks<F> {
     /// # Cancel safety
     /// Safe: it changes nothing.
     pub fn preflight(&self) -> Request<Vec<Finding>> {
-        let locks = self.clone();
+        let store = self.store().clone();
         Request::new(move |limits| async move {
             let subject = Subject::new(Operation::Preflight);
-            let send = |deadline| locks.backend().preflight(PreflightRequest::new(deadline));
-            let mut findings: Vec<Finding> = locks.call(subject, &limits, send).await?;
+            let send = |deadline| store.backend.preflight(PreflightRequest::new(deadline));
+            let mut findings: Vec<Finding> = store.call(subject, &limits, send).await?;
             findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity()));
             Ok(findings)
         })
@@ -107,16 +107,16 @@ impl<F: FenceToken> Locks<F> {
     /// # Cancel safety
     /// Safe: it stops between two steps or within one.
     pub fn purge_expired(&self) -> Request<u64> {
-        let locks = self.clone();
+        let store = self.store().clone();
         Request::new(move |limits| async move {
             let subject = Subject::new(Operation::PurgeExpired);
             let mut purged = 0_u64;
             loop {
                 let send = |deadline| {
                     let request = PurgeRequest::new(PURGE_LIMIT, deadline);
-                    locks.backend().purge_expired(request)
+                    store.backend.purge_expired(request)
                 };
-                let step = locks.call(subject, &limits, send).await?;
+                let step = store.call(subject, &limits, send).await?;
                 purged = purged.saturating_add(step);
                 if step < PURGE_LIMIT.into() {
                     return Ok(purged);
@@ -139,14 +139,14 @@ impl<F: FenceToken> Locks<F> {
     /// # Cancel safety
     /// Safe: once it has begun, operations fail, and the connections close at the latest with the last clone.
     pub fn close(&self) -> Request<()> {
-        let locks = self.clone();
+        let store = self.store().clone();
         Request::new(move |limits| async move {
             let subject = Subject::new(Operation::Close);
             let send = |deadline| {
-                locks.store().closed.cancel();
-                locks.backend().close(CloseRequest::new(deadline))
+                store.closed.cancel();
+                store.backend.close(CloseRequest::new(deadline))
             };
-            locks.call(subject, &limits, send).await
+            store.call(subject, &limits, send).await
         })
     }
 }

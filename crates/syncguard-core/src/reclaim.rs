@@ -88,7 +88,8 @@ impl<F: FenceToken> Drop for Reclaim<'_, F> {
         let Some(runtime) = self.runtime.take() else {
             return;
         };
-        let operation_timeout = self.locks.settings().operation_timeout;
+        let store = self.locks.store();
+        let operation_timeout = store.settings.operation_timeout;
         let (persistence, straggler_window) = match self.ttl {
             // The lock can be granted no later than the deadline, and then lives for its TTL.
             Some(ttl) => (
@@ -108,7 +109,6 @@ impl<F: FenceToken> Drop for Reclaim<'_, F> {
             persistence,
             straggler_window,
         );
-        let store = self.locks.store();
-        store.reclaimer.settle(&runtime, job, &store.closed);
+        self.locks.reclaimer().settle(&runtime, job, &store.closed);
     }
 }

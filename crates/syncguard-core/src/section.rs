@@ -65,7 +65,7 @@ where
     S: AsyncFnOnce(Lease<F>) -> T,
 {
     let (mut guard, value) = hold(guard, auto_extend, section).await?;
-    let (key, locks) = (guard.key().clone(), guard.locks().clone());
+    let (key, store) = (guard.key().clone(), guard.store().clone());
     let on_error = guard.on_release_error().cloned();
     let released = guard.release_within(&Limits::default()).await;
     drop(guard);
@@ -81,7 +81,7 @@ where
         }
         Err(error) => {
             let failure = ReleaseFailure::new(error.clone(), ReleaseStage::SectionEnd);
-            locks.report(&failure, on_error.as_ref());
+            store.report(&failure, on_error.as_ref());
             Ending::ReleaseFailed(error)
         }
     };

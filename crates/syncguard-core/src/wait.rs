@@ -38,7 +38,7 @@ pub(crate) async fn wait<F: FenceToken>(
     };
     // An error that keeps the wait from starting.
     let refused = |subject, error| {
-        let error = locks.refused(subject, error);
+        let error = locks.store().refused(subject, error);
         error.with_operation(Operation::Lock)
     };
     let subject = Subject::new(Operation::Acquire);
@@ -100,9 +100,8 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
             key,
             ahead,
         };
-        locks
-            .observers()
-            .notify(|observer| observer.wait_started(&start));
+        let observers = &locks.store().observers;
+        observers.notify(|observer| observer.wait_started(&start));
         let started = Instant::now();
         Self {
             locks,
@@ -245,18 +244,18 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
 
     /// Begins to watch the key, if the store can.
     fn hint(&self) -> Hint<'a> {
-        if !self.locks.settings().wake_ups || self.summary.wake_ups >= self.trusted_wake_ups() {
+        let (store, key) = (self.locks.store(), self.key);
+        if !store.settings.wake_ups || self.summary.wake_ups >= self.trusted_wake_ups() {
             return Hint::Unavailable;
         }
-        let (locks, key) = (self.locks, self.key);
         let limits = Limits {
             token: None,
             deadline: Some(self.deadline),
         };
         Hint::Placing(Box::pin(async move {
             let subject = Subject::new(Operation::Lock).key(key);
-            let send = |deadline| locks.backend().watch(WatchRequest::new(key, deadline));
-            locks.bounded(&subject, &limits, send).await
+            let send = |deadline| store.backend.watch(WatchRequest::new(key, deadline));
+            store.bounded(&subject, &limits, send).await
         }))
     }
 
@@ -386,7 +385,7 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
 
 impl<F: FenceToken> Drop for Waiting<'_, F> {
     fn drop(&mut self) {
-        let observers = self.locks.observers();
+        let observers = &self.locks.store().observers;
         if observers.is_empty() {
             return;
         }

@@ -162,7 +162,7 @@ impl<F: FenceToken> Job<F> {
 
     fn give_up(&self, error: LockError) {
         let failure = ReleaseFailure::new(error, ReleaseStage::Background);
-        self.locks.report(&failure, self.on_error.as_ref());
+        self.locks.store().report(&failure, self.on_error.as_ref());
         self.end(ReclaimResult::GivenUp);
     }
 
@@ -173,9 +173,8 @@ impl<F: FenceToken> Job<F> {
             lock_id: &self.id,
             result,
         };
-        self.locks
-            .observers()
-            .notify(|observer| observer.reclaim_ended(&end));
+        let observers = &self.locks.store().observers;
+        observers.notify(|observer| observer.reclaim_ended(&end));
     }
 
     fn subject(&self) -> Subject<'_> {
@@ -185,12 +184,13 @@ impl<F: FenceToken> Job<F> {
     }
 
     async fn release(&self) -> Result<ReleaseResult, LockError> {
+        let store = self.locks.store();
         let send = |deadline| {
             let request = ReleaseRequest::new(&self.id, deadline);
-            self.locks.backend().release(request)
+            store.backend.release(request)
         };
         let limits = Limits::default();
-        self.locks.bounded(&self.subject(), &limits, send).await
+        store.bounded(&self.subject(), &limits, send).await
     }
 }
 
