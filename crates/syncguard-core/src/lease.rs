@@ -23,6 +23,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 ///
 /// A `Lease` knows the operations that were made through it and its guard. It notices a release by the lock
 /// id alone, in this process or another, at its next extend.
+#[derive(Clone)]
 pub struct Lease<F: FenceToken = Fence>(Arc<State<F>>);
 
 struct State<F: FenceToken> {
@@ -303,12 +304,6 @@ pub(crate) struct WeakLease<F: FenceToken>(Weak<State<F>>);
 impl<F: FenceToken> WeakLease<F> {
     pub(crate) fn upgrade(&self) -> Option<Lease<F>> {
         self.0.upgrade().map(Lease)
-    }
-}
-
-impl<F: FenceToken> Clone for Lease<F> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
     }
 }
 

@@ -24,8 +24,7 @@ type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send>>;
 impl<F: FenceToken> Locks<F> {
     /// Waits for `key` and acquires it, as locking a mutex does.
     ///
-    /// Await the request for a [`LockGuard`](crate::LockGuard), or
-    /// [`run`](LockRequest::run) a section under the lock.
+    /// Await the request for a [`LockGuard`], or [`run`](LockRequest::run) a section under the lock.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -42,6 +42,7 @@ use crate::{
 /// ```
 ///
 /// Operations must be awaited inside a Tokio runtime with time enabled.
+#[derive(Clone)]
 pub struct Locks<F: FenceToken = Fence>(Arc<Shared<F>>);
 
 struct Shared<F: FenceToken> {
@@ -304,19 +305,13 @@ enum Target {
     Id(LockId),
 }
 
-impl<F: FenceToken> Clone for Locks<F> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
 impl<F: FenceToken> fmt::Debug for Locks<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Locks")
             .field("backend", &self.0.store.backend)
             .field("settings", &self.0.store.settings)
             .field("observers", &self.0.store.observers)
-            .field("pending", &self.pending())
+            .field("pending", &self.0.store.background.len())
             .finish()
     }
 }

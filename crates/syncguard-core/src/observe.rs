@@ -384,12 +384,6 @@ impl Listeners {
     }
 }
 
-impl fmt::Debug for Listeners {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listeners").finish_non_exhaustive()
-    }
-}
-
 fn contained(observer: &dyn Observer, event: impl Fn(&dyn Observer)) {
     if catch_unwind(AssertUnwindSafe(|| event(observer))).is_err() {
         tracing::warn!("a lock observer panicked; it missed this event");

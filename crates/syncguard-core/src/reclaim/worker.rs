@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::runtime::{Handle, Id};
@@ -174,11 +173,5 @@ impl<F: FenceToken> Eq for ByDue<F> {}
 impl<F: FenceToken> Default for Reclaimer<F> {
     fn default() -> Self {
         Self(Mutex::default())
-    }
-}
-
-impl<F: FenceToken> fmt::Debug for Reclaimer<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Reclaimer")
     }
 }
