@@ -11,10 +11,14 @@ use tokio::net::TcpListener;
 use crate::common::{Database, id};
 
 const DEADLINE: Duration = Duration::from_secs(2);
-/// What a busy machine may add to it.
-const SLACK: Duration = Duration::from_secs(3);
 /// Within which an operation works again.
 const RECOVERY: Duration = Duration::from_secs(60);
+
+/// The output of a call that ends by its deadline: before a timer that is set to little more.
+async fn in_time<C: IntoFuture>(call: C) -> C::Output {
+    let outcome = tokio::time::timeout(DEADLINE + Duration::from_millis(200), call);
+    outcome.await.expect("it ends in time")
+}
 
 fn is_outage(error: &LockError) -> bool {
     matches!(
@@ -34,19 +38,16 @@ async fn all_fail_in_time(locks: &Locks) {
         let locks = locks.clone();
         attempts.spawn(async move {
             let (key, id, ttl) = (format!("during-{n}"), id(), Duration::from_secs(60));
-            let started = Instant::now();
-            let error = match n % 4 {
-                0 => locks.try_lock(key).ttl(ttl).await.unwrap_err(),
-                1 => locks.release(id).await.unwrap_err(),
-                2 => locks.extend(id, ttl).await.unwrap_err(),
-                _ => locks.is_locked(key).await.unwrap_err(),
-            };
+            let failed = in_time(async {
+                match n % 4 {
+                    0 => locks.try_lock(key).ttl(ttl).await.map(drop),
+                    1 => locks.release(id).await.map(drop),
+                    2 => locks.extend(id, ttl).await.map(drop),
+                    _ => locks.is_locked(key).await.map(drop),
+                }
+            });
+            let error = failed.await.unwrap_err();
             assert!(is_outage(&error), "{error:?}");
-            assert!(
-                started.elapsed() < DEADLINE + SLACK,
-                "{:?}",
-                started.elapsed()
-            );
         });
     }
     attempts.join_all().await;
@@ -100,10 +101,7 @@ async fn an_emulator_that_hangs_or_dies_and_comes_back() {
 async fn connecting_to_nothing_fails_at_once_and_to_silence_in_time() {
     let connect = async |host: &str| {
         let options = FirestoreOptions::new().request_timeout(DEADLINE);
-        let started = Instant::now();
-        let backend = FirestoreBackend::connect_emulator(host, "p", options).await;
-        assert!(started.elapsed() < DEADLINE + SLACK);
-        backend
+        in_time(FirestoreBackend::connect_emulator(host, "p", options)).await
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = listener.local_addr().unwrap().to_string();
