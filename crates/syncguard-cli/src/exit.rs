@@ -102,7 +102,7 @@ fn code_of(code: ErrorCode) -> u8 {
         ErrorCode::AuthFailed => DENIED,
         ErrorCode::AcquisitionTimeout => BUSY,
         ErrorCode::LockLost => LOST,
-        // Unused: a command that a signal aborts ends with the signal's code.
+        // `Aborted` does not get here: a command that a signal ends has the signal's code.
         ErrorCode::Aborted | ErrorCode::Internal => INTERNAL,
         _ => INTERNAL,
     }

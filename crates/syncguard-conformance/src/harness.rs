@@ -95,12 +95,11 @@ pub trait Harness: Send + Sync + 'static {
         0
     }
 
-    /// Whether the store takes no call, of any client, before the one in progress has ended: because it is one
-    /// connection, or has one lock for all. Default: false.
+    /// Whether all clients share one connection, which a call holds from its first step to its last. Default: false.
     ///
-    /// Some cases halt a call between two of its steps, and ask other clients meanwhile. If these get no answer until
-    /// the halted call goes on, then nothing was raced. Such a case is reported as skipped, for another pool or pooler
-    /// may let them in; where the store can have no other, it has passed.
+    /// Some cases halt a call between two steps and let other clients call. If these get no answer until the halted call
+    /// goes on, the case is reported as skipped. With `true`, it passes if they are quick then. The suite cannot check
+    /// the claim: on any other store, `true` hides calls that are not atomic.
     fn one_call_at_a_time(&self) -> bool {
         false
     }

@@ -71,7 +71,8 @@
 //! - *the store takes too long*: its answers do not come within the second after an expiry, or within the last
 //!   milliseconds of a lease. Run it on a store that is nearer, or on a machine that is less busy.
 //! - *other calls did not end while a call was halted*: a call of the backend keeps the others out while it runs, the
-//!   store takes a second to answer, or a pooler has too few connections.
+//!   store takes a second to answer, or a pooler has too few connections. If all clients share one connection, implement
+//!   [`Harness::one_call_at_a_time`].
 //! - *the expired locks were gone before the purge*, or not after it: other users of the store purge it all the time, or
 //!   leave so many expired locks that the purge did not reach its own; or the harness cannot read the store.
 //!

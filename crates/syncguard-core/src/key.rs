@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
-use crate::hash::{debug_hashed, hash_normalized};
-use crate::{HashId, LockError, hash_key};
+use crate::hash::{debug_hashed, hash_key, hash_normalized};
+use crate::{HashId, LockError};
 
 /// Longest key, in UTF-8 bytes of its NFC form.
 pub const MAX_KEY_LENGTH_BYTES: usize = 512;

@@ -20,12 +20,12 @@ use crate::observe::{
 /// A store, and the observers of one handle: what a call needs. A clone shares both.
 #[derive(Clone)]
 pub(crate) struct Store<F: FenceToken> {
-    shared: Arc<Shared<F>>,
+    opened: Arc<Opened<F>>,
     pub(crate) observers: Observers,
 }
 
 /// What all handles on one store share.
-pub(crate) struct Shared<F: FenceToken> {
+pub(crate) struct Opened<F: FenceToken> {
     pub(crate) backend: Box<dyn ErasedBackend<F>>,
     pub(crate) capabilities: Capabilities,
     /// Different from that of every other store of this process.
@@ -63,7 +63,7 @@ impl<F: FenceToken> Store<F> {
         let background = TaskTracker::new();
         // Only a closed tracker can be waited for; it still accepts tasks.
         background.close();
-        let shared = Shared {
+        let opened = Opened {
             backend,
             capabilities,
             number: STORES.fetch_add(1, Ordering::Relaxed),
@@ -73,7 +73,7 @@ impl<F: FenceToken> Store<F> {
             listeners,
         };
         Self {
-            shared: Arc::new(shared),
+            opened: Arc::new(opened),
             observers,
         }
     }
@@ -82,7 +82,7 @@ impl<F: FenceToken> Store<F> {
     pub(crate) fn observed_by(&self, observer: Arc<dyn Observer>) -> Self {
         self.listeners.add(&observer);
         Self {
-            shared: Arc::clone(&self.shared),
+            opened: Arc::clone(&self.opened),
             observers: self.observers.with(observer),
         }
     }
@@ -97,7 +97,7 @@ impl<F: FenceToken> Store<F> {
         drop(self.background.spawn_on(work, runtime));
     }
 
-    /// Reports a failed release to the request's handler, or else to that of this `Locks`.
+    /// Reports a failed release to the request's handler, or else to the configured one.
     pub(crate) fn report(&self, failure: &ReleaseFailure, handler: Option<&ReleaseErrorHandler>) {
         match handler.or(self.settings.on_release_error.as_ref()) {
             Some(handler) => handler.call(failure),
@@ -116,8 +116,8 @@ impl<F: FenceToken> Store<F> {
 }
 
 impl<F: FenceToken> Deref for Store<F> {
-    type Target = Shared<F>;
-    fn deref(&self) -> &Shared<F> {
-        &self.shared
+    type Target = Opened<F>;
+    fn deref(&self) -> &Opened<F> {
+        &self.opened
     }
 }

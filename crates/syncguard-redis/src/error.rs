@@ -365,8 +365,9 @@ fn reply_code(error: &Error) -> Option<&str> {
     }
 }
 
-/// The error of a script without the places in the script that Redis puts before it: up to version 6 one or two, after
-/// an introduction; in 7.0 one, before some errors. Elsewhere, what looks like a place is a quotation.
+/// The error of a script without the places in the script that Redis 6 puts before it: one or two, after an introduction
+/// if the script raised the error. Later versions put the place at the end, where it is not looked for, nor in quoted
+/// arguments.
 fn error_in_script(details: &str) -> Option<&str> {
     let placed = match details.strip_prefix("ERR Error running script") {
         Some(introduced) => introduced.split_once(": ")?.1,

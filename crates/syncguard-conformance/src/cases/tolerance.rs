@@ -194,7 +194,7 @@ pub async fn a_halted_extend_takes_nothing_from_a_successor<H: Harness>(
         let keys = bench.keys(&format!("halted:{round}"), undecided.len())?;
         let races = undecided.iter().copied().zip(keys).map(|(polls, key)| {
             let (client, other) = (client.clone(), other.clone());
-            let mut halts = Halts::new(&bench);
+            let mut halts = Halts::in_tolerance(&bench);
             tokio::spawn(async move {
                 let overdue = Overdue::new(&client, key).await?;
                 tokio::time::sleep_until(overdue.from.into()).await;

@@ -128,7 +128,7 @@ pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -
 ///
 /// Proves P2. By the number that each call returns. If purges of others came first, the case tries again.
 pub async fn purging_stops_at_its_limit<H: Harness>(bench: Bench<H>) -> CaseResult {
-    const ATTEMPTS: usize = 5;
+    const ATTEMPTS: usize = 3;
     let client = bench.client().await?;
     for attempt in 0..ATTEMPTS {
         let mut leases = Vec::new();
@@ -156,7 +156,7 @@ pub async fn purging_stops_at_its_limit<H: Harness>(bench: Bench<H>) -> CaseResu
             break;
         }
     }
-    // Where no purge reached its limit, the store deletes expired locks itself.
+    // If no purge reached its limit, the store deletes expired locks itself, or others came first each time.
     Ok(Outcome::Passed)
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use syncguard_conformance::{RunOptions, Status, run};
+use syncguard_conformance::{Report, RunOptions, Status, run};
 use syncguard_core::backend::AcquireResult;
 use syncguard_core::{ErrorCode, ExtendResult, LockError, LockId, ReleaseResult, Ttl};
 use tokio::sync::{Mutex, MutexGuard};
@@ -37,7 +37,19 @@ impl Fault for ReleasesSlowly {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_stays_halted_on_a_slow_store() {
-    refuses::<ReleasesSlowly>("X3", "races::a_halted_extend_brings_nothing_back").await;
+    refuses::<ReleasesSlowly>("X3", REVIVES).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_call_at_a_time_is_not_believed_of_calls_in_steps() {
+    for harness in [
+        BrokenHarness::new::<ReleasesSlowly>(),
+        BrokenHarness::new::<ExtendWritesBackAtOnce>(),
+    ] {
+        let report = run_on_one_connection(harness, REVIVES).await;
+        let status = report.case(REVIVES).unwrap().status;
+        assert_eq!(status, Status::Failed, "{report}");
+    }
 }
 
 /// No fault: a call keeps all others out even while it is halted, and fails if that takes two seconds. So does an idle
@@ -89,12 +101,9 @@ impl Fault for OneAtATime {
 async fn a_halted_call_that_keeps_others_out_decides_by_what_the_harness_says() {
     const WHY: &str = "other calls did not end while a call was halted";
     const EXTEND: &str = "tolerance::a_halted_extend_takes_nothing_from_a_successor";
-    let cases = ["races::a_halted_extend_brings_nothing_back", EXTEND, SPARES];
-    join_all(cases.map(async |case| {
+    join_all([REVIVES, EXTEND, SPARES].map(async |case| {
         is_undecided::<OneAtATime>(case, WHY).await;
-        let mut harness = BrokenHarness::new::<OneAtATime>();
-        harness.one_call_at_a_time = true;
-        let report = run(Arc::new(harness), RunOptions::new().filter(case)).await;
+        let report = run_on_one_connection(BrokenHarness::new::<OneAtATime>(), case).await;
         let status = report.case(case).unwrap().status;
         assert_eq!(status, Status::Passed, "{report}");
     }))
@@ -154,6 +163,7 @@ impl<F: Fault, const FOR_EVER: bool> Fault for Rivalled<F, FOR_EVER> {
 }
 
 const NOT_MET: &str = "the expired locks were gone before the purge";
+const REVIVES: &str = "races::a_halted_extend_brings_nothing_back";
 const SPARES: &str = "races::a_halted_purge_leaves_successors_alone";
 const CLEARS: &str = "stored::a_halted_purge_leaves_nothing";
 const STOPS: &str = "upkeep::purging_stops_at_its_limit";
@@ -173,6 +183,11 @@ async fn a_purge_that_always_comes_too_late_decides_nothing() {
         is_undecided::<Rivalled<PurgeDeletesByKey, true>>(SPARES, NOT_MET),
         is_undecided::<Rivalled<PurgingForgetsTheTakenOver, true>>(CLEARS, NOT_MET),
     );
+}
+
+async fn run_on_one_connection(mut harness: BrokenHarness, case: &str) -> Report {
+    harness.one_call_at_a_time = true;
+    run(Arc::new(harness), RunOptions::new().filter(case)).await
 }
 
 async fn is_undecided<F: Fault>(case: &str, why: &str) {
