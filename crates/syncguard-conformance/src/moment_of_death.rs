@@ -24,8 +24,8 @@ pub(crate) fn probe_the_moment_of_death<B: LockBackend>(
             locks.push((probe, key, id, 0_i64));
         }
         for (order, lock) in (0_u64..).zip(&mut locks) {
-            // They end at different times, so that each operation is called just as some lease ends; in steps that a
-            // coarse clock takes, too.
+            // The leases end at different times, so that each operation is called just as some lease ends. A coarse
+            // clock distinguishes steps of 10 ms, too.
             lock.3 = renew(client, &lock.2, ms(100 + order * 10)).await? + TIME_TOLERANCE_MS;
         }
         tokio::time::sleep(ms(950)).await;

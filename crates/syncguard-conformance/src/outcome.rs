@@ -12,7 +12,7 @@ use syncguard_core::LockError;
 pub enum Outcome {
     /// The backend did all that the case asked for.
     Passed,
-    /// The case does not apply to this backend or harness, for the reason given.
+    /// The case does not apply to this backend or harness, or could not decide, for the reason given.
     Skipped(&'static str),
 }
 

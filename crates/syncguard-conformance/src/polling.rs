@@ -79,7 +79,7 @@ impl Halts {
         halts
     }
 
-    /// Passed, unless other work went on after its halted call: then nothing was raced.
+    /// Passed, unless a race is undecided: see [`go_on`](Self::go_on).
     pub(crate) fn outcome(&self) -> Outcome {
         if self.undecided {
             Outcome::Skipped("other calls did not end while a call was halted")
@@ -168,8 +168,9 @@ impl Halts {
         done
     }
 
-    /// Lets halted calls go on beside the other work, which did not end in the time `waited`. Where all clients share one
-    /// connection it was kept out, if it is quick now; elsewhere it may have met the call in another way.
+    /// Lets halted calls go on beside the other work, which did not end in the time `waited`. If all clients share one
+    /// connection and the other work is quick now, it had only waited for the connection. Otherwise the race is
+    /// undecided.
     async fn go_on<O>(&mut self, waited: Duration, both: impl Future<Output = O>) -> O {
         let began = Instant::now();
         let done = both.await;

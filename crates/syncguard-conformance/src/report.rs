@@ -24,7 +24,7 @@ pub struct Report {
     pub passed: usize,
     /// How many failed.
     pub failed: usize,
-    /// How many do not apply.
+    /// How many did not run or could not decide.
     pub skipped: usize,
     /// The clauses that this run proves: one of their cases passed, and none failed. In the order of the
     /// contract.

@@ -154,7 +154,7 @@ impl LockError {
         self.0.key.as_ref()
     }
 
-    /// The raw lock id. If a release had an unknown outcome, release this id again.
+    /// The raw lock id. Sensitive: a process that knows it can release the lock.
     #[must_use]
     pub fn lock_id(&self) -> Option<&LockId> {
         self.0.lock_id.as_ref()
@@ -168,8 +168,8 @@ impl LockError {
 
     /// Whether the store may have applied the operation although it failed here.
     ///
-    /// SyncGuard releases in the background whatever such an acquire may have acquired. Call a release or
-    /// extend again with the same id.
+    /// SyncGuard releases in the background whatever such an acquire may have acquired, and retries such a
+    /// release. Calling a release or an extend again with the same id is harmless.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
         self.0.outcome_unknown

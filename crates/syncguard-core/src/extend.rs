@@ -42,7 +42,7 @@ impl AutoExtend {
     }
 
     /// Stops renewing this long after the start. The lease then expires with its TTL, so the lock is held
-    /// for at most `max_hold` and one TTL. Default: no limit.
+    /// for at most `max_hold` plus one TTL. Default: no limit.
     ///
     /// So a section that hangs does not hold its key for ever.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {

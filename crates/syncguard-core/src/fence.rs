@@ -56,7 +56,7 @@ impl Fence {
         )
     }
 
-    /// Warns if this grant of `key` is near the last one.
+    /// Warns if this fence of `key` is near the greatest one.
     pub(crate) fn warn_near_the_end(self, key: &LockKey) {
         if self.0 > FENCE_WARN {
             tracing::warn!(

@@ -29,8 +29,8 @@ pub enum Attempt<F: FenceToken = Fence> {
     /// Someone else holds the key.
     #[non_exhaustive]
     Locked {
-        /// When the store will grant the key if nobody releases or extends it before: the time from now,
-        /// fit for a `Retry-After`. Never zero; `None` if the store does not know.
+        /// The time from now until the store will grant the key, if nobody releases or extends the lock
+        /// before: fit for a `Retry-After`. Never zero; `None` if the store does not know.
         free_in: Option<Duration>,
     },
 }

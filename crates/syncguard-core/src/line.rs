@@ -29,8 +29,8 @@ const STAND_BACK: u32 = 2;
 const SHORTEST_STAND_BACK: Duration = Duration::from_millis(2);
 const LONGEST_STAND_BACK: Duration = Duration::from_millis(100);
 
-/// After so many times its length without a pause, a process pauses although it knows of nobody else: its line asks as
-/// soon as a release is answered, and may win every race against others that want the key.
+/// A process also pauses once it has had the key for this many times the length of a pause, although it knows of nobody
+/// else: its line asks as soon as a release is answered, and may win every race against others that want the key.
 const LONGEST_ALONE: u32 = 100;
 
 /// For how long after a refusal SyncGuard assumes that others want the key. Others that poll ask at least
@@ -77,14 +77,14 @@ struct Line<F: FenceToken> {
 struct Share {
     /// When the key was last seen held by others.
     refused_at: Option<Instant>,
-    /// How long that reply took, or that to the last grant where there was none.
+    /// How long that refusal took; without one, how long the last grant took.
     round_trip: Duration,
-    /// Grants in a row since then.
+    /// Grants in a row since the last refusal or pause.
     run: u32,
     longest_run: u32,
     /// The process has paused, and not asked since.
     stood_back: bool,
-    /// Since when the line has got the key without a pause, and knows of nobody else.
+    /// Since when the line has had the key without a pause, and knows of nobody else.
     alone_since: Option<Instant>,
 }
 
@@ -273,8 +273,8 @@ impl<F: FenceToken> Place<F> {
         (InLine(self), ahead)
     }
 
-    /// Notes that this lease holds the key, which a caller in the line asked for at that time. Others wait until the
-    /// place is dropped.
+    /// Notes that this lease holds the key, and when a caller in the line asked for it. Others wait until the place is
+    /// dropped.
     pub(crate) fn hold(&self, lease: &Lease<F>, asked: Option<Instant>) {
         unpoisoned(&self.line.share).granted(asked);
         let id = *self.holds.get_or_init(|| *lease.lock_id());
@@ -296,8 +296,8 @@ impl<F: FenceToken> Place<F> {
         self.line.waiting.load(Ordering::Relaxed) > 1
     }
 
-    /// How much is left of the lease if a guard of this process holds the key. While that guard releases,
-    /// longer than any caller waits.
+    /// How much is left of the lease if a guard of this process holds the key. While that guard releases, the
+    /// result is longer than any caller waits.
     pub(crate) fn held_for(&self) -> Option<Duration> {
         let held = unpoisoned(&self.line.held);
         let lease = held.as_ref().and_then(|(_, lease)| lease.upgrade())?;

@@ -121,8 +121,8 @@ impl Wire {
         self.query(query, deadline).await
     }
 
-    /// Reads documents in the order of their keys: those from one key on and before another, behind the key
-    /// and the name of a document.
+    /// Reads documents in the order of their keys: those with a key of at least `from` and less than `before`. Begins
+    /// after the document with the key and the name in `behind`.
     pub(crate) async fn find_by_key(
         &self,
         (from, before): (&str, Option<&str>),

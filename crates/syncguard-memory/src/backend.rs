@@ -172,8 +172,8 @@ impl Record {
 }
 
 impl State {
-    /// Removes expired locks, the earliest first and at most `limit`, and looks at no more than so many entries. Returns
-    /// how many it removed.
+    /// Removes expired locks, the earliest first: at most `limit`, among at most `entries` entries. Returns how many it
+    /// removed.
     fn sweep(&mut self, now_ms: i64, limit: usize, mut entries: usize) -> usize {
         let mut removed = 0;
         while removed < limit

@@ -189,7 +189,7 @@ struct Connection {
     class: i32,
     mark: SqlStr,
     commands: UnboundedReceiver<Command>,
-    /// For marks to remove themselves.
+    /// By it, a mark that is dropped asks to be removed.
     sender: WeakUnboundedSender<Command>,
     watchers: Watchers,
     state: Weak<Mutex<State>>,
@@ -288,7 +288,7 @@ impl Connection {
         }
     }
 
-    /// Marks before it removes marks, so that a slot that stays marked is so without a gap.
+    /// Sets marks before it removes others: a slot that stays marked has no gap in between.
     async fn obey(
         &mut self,
         batch: &mut Vec<Command>,
@@ -310,7 +310,7 @@ impl Connection {
             for (row, reply) in marks.into_iter().zip(replies) {
                 let slot = row.try_get(0)?;
                 let mark = row.try_get(1)?;
-                // Dropped before it is received, a mark is removed.
+                // If the caller has left, the mark is dropped, which removes it.
                 let _ = reply.send(if mark { self.marked(slot) } else { None });
             }
         }

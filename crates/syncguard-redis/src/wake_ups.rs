@@ -24,8 +24,8 @@ use crate::wire::Clients;
 /// How often to check whether the connection is unused.
 const TICK: Duration = Duration::from_secs(5);
 
-/// A watch that others have overtaken so often asks first, by chance or always. A process gets the key for two
-/// sections in a row, so these are the leases of one and of two processes.
+/// After this many leases of others, a watch asks first: at random from the first number on, always from the second
+/// on. A process gets the key for two sections in a row, so these are the leases of one and of two processes.
 const MAYBE_FIRST: u32 = 2;
 const SURELY_FIRST: u32 = 4;
 
@@ -219,13 +219,13 @@ impl Watched {
 }
 
 impl WatchKey for Watched {
-    /// Resolves at once, or after a read that finds no lock. An extend is read: that costs a read instead of an
-    /// acquire.
+    /// At a change, resolves at once, or after a read that finds no lock. It reads once the holder has extended the
+    /// lease: a read costs less than an acquire.
     ///
     /// The server reports a change to all connections, always in the same order, so the same process would
-    /// ask first each time. A watch therefore reads a change first, unless others have acquired the key several times
-    /// while it watched: those that have waited for longest ask first. The others often find the key taken, by a
-    /// read instead of an acquire.
+    /// ask first each time. A watch therefore reads first, unless others have acquired the key several times while it
+    /// watched: those that have waited for longest ask first. The others often find the key held, by a read instead of
+    /// an acquire.
     async fn changed(&mut self) -> Result<(), LockError> {
         loop {
             if !self.in_place {

@@ -51,7 +51,7 @@
 //! |---|---|---|
 //! | acquire | granted | [`Locked`](EventReason::Locked) |
 //! | release, extend | applied | [`Expired`](EventReason::Expired), [`NotFound`](EventReason::NotFound), or no reason if the store did not know it |
-//! | isLocked, lookup | the store replied, with any result | |
+//! | isLocked, lookup, list (one page) | the store replied, with any result | |
 //!
 //! Any of them also fails with an [error code](LockEvent::error_code), or abandoned. Contention is `fail`
 //! without an error code: filter by the code to find errors.
@@ -64,6 +64,7 @@
 //! | release, extend by a guard or lease | yes | yes |
 //! | [`release`](syncguard_core::Locks::release), [`extend`](syncguard_core::Locks::extend), lookup by id | no | yes |
 //! | `is_locked`, lookup by key | yes | no |
+//! | list | no | no |
 //!
 //! So the lock id hash identifies one lock from its acquire to its release, in any process. A call that
 //! was refused before anything was sent may have neither: a bad key has no hash.

@@ -34,7 +34,8 @@ impl Ending {
     }
 }
 
-/// How a lease gets its end: the TTL of the grant, if that is another one, and how often the lease is then extended.
+/// How a lease gets its end: the TTL of the grant, if it differs from that of the extends; and how often the lease is
+/// extended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct History {
     granted: Option<Duration>,
@@ -97,11 +98,11 @@ fn contend_to_the_end<H: Harness>(
     bench: &Bench<H>,
     window: Duration,
 ) -> impl Future<Output = CaseResult> {
-    // The chance that the store has decided within the window of no lease.
+    // The chance that the store has never decided within the window.
     const GREATEST_CHANCE: f64 = 1e-6;
-    // A store that decides in fewer than one lease in so many would need too many leases.
+    // A store that decides within the window of fewer than one lease in 8 would need too many leases.
     const SELDOM: u32 = 8;
-    // It shows its pace in one of the first rounds, unless a busy machine stalls in all of them.
+    // The store shows its pace in one of the first rounds, unless a busy machine stalls in all of them.
     const ROUNDS: usize = 3;
     const EACH: usize = 8;
     step(async move {
@@ -261,9 +262,9 @@ impl Contended {
         around_the_end: Duration::MAX,
     };
 
-    /// The chance that the store decided nothing in the last `window` of the lease. Of two decisions with less than
-    /// that between them, one before the end and one after it, the first one is in it. Else the lease ends at any time
-    /// between the two.
+    /// The chance that the store decided nothing in the last `window` of the lease. One decision came before the end of
+    /// the lease, the next one after it. If less than `window` is between them, the first one is within the window.
+    /// Otherwise the lease ends at any time between them.
     fn chance_to_miss(&self, window: Duration) -> f64 {
         (1.0 - window.as_secs_f64() / self.around_the_end.as_secs_f64()).max(0.0)
     }

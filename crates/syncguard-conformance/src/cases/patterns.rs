@@ -33,7 +33,7 @@ pub(super) const PATTERNS: &[(&str, &str)] = &[
 
 /// A key that is a pattern does not contend with the keys that it matches.
 ///
-/// Proves K2, L1, L2, R3. Whichever of the two was acquired first.
+/// Proves K2, L1, L2, R3. The case acquires either key first.
 pub async fn keys_match_themselves_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let mut pairs = Vec::new();

@@ -42,8 +42,9 @@ pub enum AcquireResult<F = Fence> {
     /// Someone else holds the key. Nothing was changed.
     #[non_exhaustive]
     Locked {
-        /// When *this store* will grant the key if nobody releases or extends it before: the time from now,
-        /// the tolerance included where the store has one. Never zero; `None` if the store does not know.
+        /// The time from now until *this store* will grant the key, if nobody releases or extends the lock
+        /// before. It includes the tolerance where the store has one. Never zero; `None` if the store does not
+        /// know.
         free_in: Option<Duration>,
     },
 }

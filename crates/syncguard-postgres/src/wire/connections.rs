@@ -57,7 +57,7 @@ enum Pool {
 
 struct GivenPool {
     pool: PgPool,
-    /// As many operations have a connection or wait until their server process has ended.
+    /// How many operations may have a connection, or wait until their server process has ended.
     places: Arc<Semaphore>,
     /// Whether the backend was closed; the pool stays open.
     closed: AtomicBool,

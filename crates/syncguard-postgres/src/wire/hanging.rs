@@ -38,7 +38,7 @@ pub(super) struct ServerProcess {
     pid: i32,
     /// When the server was started: behind the same address there may be another one later.
     server: String,
-    /// When the transaction began that this was asked in.
+    /// When the transaction began in which the process was asked for.
     began: String,
 }
 
@@ -54,7 +54,7 @@ impl ServerProcess {
     }
 }
 
-/// How a process is recognized that still runs what was sent to it. Behind a pooler it may run another
+/// By what a process is recognized that still runs what was sent to it. Behind a pooler it may run another
 /// client's statement by now.
 #[derive(Debug)]
 pub(super) enum Sent {
@@ -65,12 +65,12 @@ pub(super) enum Sent {
 }
 
 pub(super) struct Hanging {
-    /// Held by the call that ends a process: they use one extra connection at a time. It has the time when one last
-    /// timed out without a reply.
+    /// Held by the call that ends a process: all such calls together use one extra connection at a time. The value is
+    /// when such a call last timed out without a reply.
     turn: tokio::sync::Mutex<Option<Instant>>,
     /// When a process was last ended whose commit hung.
     last: Mutex<Option<Instant>>,
-    /// As many writes may have a connection while commits hang.
+    /// How many writes may have a connection while commits hang.
     writes: Arc<Semaphore>,
 }
 

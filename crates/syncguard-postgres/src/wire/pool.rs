@@ -51,10 +51,10 @@ const SETTINGS: [(&str, &str); 2] = [("enable_seqscan", "off"), ("jit", "off")];
 /// Set to [`LOCK_TIMEOUT_MS`] unless the URL sets it.
 const LOCK_TIMEOUT: &str = "lock_timeout";
 
-/// What [`LOCK_TIMEOUT`] is then, as the server shows it.
+/// [`LOCK_TIMEOUT_MS`] as the server shows it.
 const LOCK_TIMEOUT_SHOWN: &str = "500ms";
 
-/// The [`LOCK_TIMEOUT`] without which a statement waits without limit.
+/// The value of [`LOCK_TIMEOUT`] with which a statement waits without limit.
 const NO_LOCK_TIMEOUT: &str = "0";
 
 /// What a session is asked for when it is opened.

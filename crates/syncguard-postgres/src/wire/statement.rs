@@ -38,7 +38,7 @@ fn live(expires_at_ms: &str, now_ms: &str) -> String {
     format!("({expires_at_ms} > {now_ms} - {TIME_TOLERANCE_MS})")
 }
 
-/// In acquire: whether a lock that was just inserted has lost more than 2 % of its TTL, or 20 ms if these are more.
+/// In acquire: whether a lock that was just inserted has lost more than 2 % of its TTL, and more than 20 ms.
 /// An insert whose snapshot does not show a row that is being deleted waits for that delete, with values from
 /// before the wait.
 const LATE: &str = "{now_ms} - acquired_at_ms > greatest($5 / 50, 20)";
@@ -49,7 +49,7 @@ fn began_late() -> String {
     format!("('{BEGAN_LATE}, fence ' || fence)::int::text")
 }
 
-/// In acquire: the lock that the id has, or in how many milliseconds this statement would find another's dead.
+/// In acquire: the lock that the id has, or in how many milliseconds this statement would find another id's lock dead.
 /// Idempotent: the id that holds the key gets the same grant again. A `UNION ALL` of the possible replies would
 /// be shorter, but a refusal would cost the server 8 % more.
 const GRANT_OR_WAIT: &str = "\

@@ -24,8 +24,9 @@ pub(crate) type Then = Arc<dyn Fn(&[SqliteRow]) + Send + Sync>;
 static NEXT_MARK: AtomicI64 = AtomicI64::new(1);
 
 impl Connections {
-    /// Executes a script, and tries again while another connection has the file's lock. Before a script that writes,
-    /// and before any on a pool's connection, it checks the place; what a script has read counts only after a check.
+    /// Executes a script, and tries again while another connection has the file's lock. It checks the place before a
+    /// script that writes, and before each script on a pool's connection; what a script has read counts only after a
+    /// check.
     ///
     /// # Cancel safety
     /// If it is dropped while it waits for a turn, a connection or a retry, it sends nothing. If it is
@@ -53,8 +54,8 @@ impl Connections {
                 // The last attempt says what it waited for.
                 Err(error) => return Err(busy.map_or(error, Failed::mapped)),
             };
-            // A connection that was opened anew is of the file that is there now. A pool's may be, at any time, and sqlx's
-            // thread can panic when it reads a file that was replaced.
+            // A new connection opens the file that is there now, and a pool may open one at any time. sqlx's thread can
+            // panic when it reads a file that was replaced.
             if script.writes || connection.is_given() {
                 settings.place.check()?;
             }
