@@ -27,6 +27,15 @@ fn waiter(locks: &Locks, key: &str) -> JoinHandle<LockGuard> {
     tokio::spawn(async move { request.await.unwrap() })
 }
 
+/// Waits until the connection for wake-ups is back: a caller that does not poll must not come before it.
+async fn until_watching_again(locks: &Locks, raw: &Raw) {
+    let polling = locks.lock("k").timeout(NEVER).retry_failures(true);
+    let polling = tokio::spawn(polling.into_future());
+    until_watching(raw).await;
+    polling.abort();
+    assert!(polling.await.is_err());
+}
+
 async fn served(waiter: JoinHandle<LockGuard>) -> LockGuard {
     let served = tokio::time::timeout(Duration::from_secs(20), waiter).await;
     served.expect("the waiter sleeps on").unwrap()
@@ -106,6 +115,7 @@ async fn a_watching_connection_that_ends_costs_a_poll_and_comes_back() {
     assert!(served(waiting).await.release().await.unwrap().is_released());
 
     let holder = granted(&elsewhere, "k").await;
+    until_watching_again(&locks, &raw).await;
     let waiting = waiter(&locks, "k");
     until_watching(&raw).await;
     assert!(holder.release().await.unwrap().is_released());
@@ -296,6 +306,7 @@ async fn a_caller_that_waits_through_a_failover_is_served_and_wake_ups_come_back
 
     let raw = Raw::connect(&servers.replica().url()).await;
     let holder = granted(&elsewhere, "k").await;
+    until_watching_again(&locks, &raw).await;
     let waiting = waiter(&locks, "k");
     until_watching(&raw).await;
     assert!(holder.release().await.unwrap().is_released());
