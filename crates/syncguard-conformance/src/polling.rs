@@ -48,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE_WITH_ALL: Duration = Duration::from_millis(1_500);
 
 /// The same once that time has passed without an end.
-const LITTLE_PATIENCE: Duration = Duration::from_millis(100);
+const LITTLE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// More polls than a call has steps; a call that has ended by then is not halted.
 pub(crate) const HALTS: usize = 12;
@@ -174,7 +174,7 @@ impl Halts {
     async fn go_on<O>(&mut self, waited: Duration, both: impl Future<Output = O>) -> O {
         let began = Instant::now();
         let done = both.await;
-        self.undecided |= !self.one_at_a_time || began.elapsed() > waited / 4;
+        self.undecided |= !self.one_at_a_time || began.elapsed() > waited / 2;
         done
     }
 }
