@@ -178,6 +178,20 @@ fn a_store_that_is_away_for_less_than_a_ttl_does_no_harm() {
 }
 
 #[test]
+fn a_command_outlives_its_ttl() {
+    for stage in Stage::each() {
+        let script = "echo ready >> log; until [ -e stop ]; do sleep 0.05; done; exit 4";
+        let mut syncguard = stage.start_script("k", &["--ttl", "5s"], script);
+        stage.wait_for("log", "ready");
+        thread::sleep(Duration::from_secs(12));
+        let (code, text) = stage.outcome(&["run", "k", "--no-wait", "--", "true"]);
+        assert_eq!(code, 75, "{text}");
+        stage.touch("stop");
+        assert_eq!(syncguard.code(), 4);
+    }
+}
+
+#[test]
 fn what_a_command_leaves_in_the_background_is_not_waited_for() {
     for stage in Stage::each() {
         let list = "ls -l /proc/self/fd > descriptors";
