@@ -1,6 +1,7 @@
 //! A store, and `syncguard` on it.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
@@ -77,6 +78,13 @@ impl Stage {
         Started(command.spawn().unwrap())
     }
 
+    /// Starts `syncguard` with `--json`. Read its [`events`](Started::events).
+    pub(crate) fn start_json(&self, arguments: &[&str]) -> Started {
+        let mut command = self.command(&[&["--json"][..], arguments].concat());
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        Started(command.spawn().unwrap())
+    }
+
     /// Starts a shell's script under a lock on a key.
     pub(crate) fn start_script(&self, key: &str, options: &[&str], script: &str) -> Started {
         let arguments = [&["run", key][..], options, &["--", "sh", "-c", script]].concat();
@@ -129,6 +137,12 @@ pub(crate) struct Started(pub(crate) Child);
 impl Started {
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Its events, as they come.
+    pub(crate) fn events(&mut self) -> impl Iterator<Item = serde_json::Value> + use<> {
+        let lines = BufReader::new(self.0.stderr.take().unwrap()).lines();
+        lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap())
     }
 
     /// Its status, once it has ended.

@@ -52,6 +52,25 @@ fn a_loss_that_nobody_noticed_has_the_same_code() {
 }
 
 #[test]
+fn a_command_that_ends_within_the_grace_is_not_killed() {
+    for stage in Stage::each() {
+        let script = "exec 2> /dev/null; trap 'sleep 1; echo done >> log; exit 0' TERM; \
+                      echo ready >> log; while :; do sleep 0.05; done";
+        let options = [
+            "run", "k", "--ttl", "3s", "--grace", "20s", "--", "sh", "-c",
+        ];
+        let mut syncguard = stage.start_json(&[&options[..], &[script]].concat());
+        stage.wait_for("log", "ready");
+        release_by_force(&stage);
+        let events: Vec<_> = syncguard.events().collect();
+        assert_eq!(syncguard.code(), 76);
+        assert_eq!(stage.lines("log"), ["ready", "done"]);
+        assert_eq!(events[0]["event"], "lost");
+        assert_eq!(events[0]["graceMs"], 20_000);
+    }
+}
+
+#[test]
 fn a_command_that_does_not_end_is_killed_with_its_group() {
     for stage in Stage::each() {
         let options = ["--ttl", "3s", "--grace", "500ms"];
