@@ -10,8 +10,8 @@ use crate::common::{Stage, Started, eventually, kill, runs};
 use crate::terminal::Terminal;
 
 /// Logs the signals that it gets, until the file `stop` is there.
-const LOGGER: &str = "trap 'echo INT >> log' INT; trap 'echo TERM >> log' TERM; \
-                      trap 'echo USR1 >> log' USR1; echo $$ > pid; echo ready >> log; \
+const LOGGER: &str = "for it in HUP INT QUIT TERM USR1 USR2; do trap \"echo $it >> log\" $it; done; \
+                      echo $$ > pid; echo ready >> log; \
                       until [ -e stop ]; do sleep 0.05; done; exit 3";
 
 /// Long enough for a signal that would come a second time to be logged.
@@ -178,6 +178,33 @@ fn each_of_two_signals_is_passed_on_and_the_command_ends_by_itself() {
         assert_eq!(syncguard.code(), 3);
         assert_eq!(stage.count("log", "TERM"), 2);
         assert!(stage.is_free("k"));
+    }
+}
+
+/// `USR1` and `USR2` reach the command alone: its child would log them.
+#[test]
+fn without_a_terminal_each_signal_is_passed_on_once() {
+    let child = "(trap 'echo child >> log' USR1 USR2; echo > child; \
+                 until [ -e stop ]; do sleep 0.05; done) & until [ -e child ]; do sleep 0.05; done";
+    for stage in Stage::each() {
+        let mut syncguard = stage.start_script("k", &[], &format!("{child}; {LOGGER}"));
+        stage.wait_for("log", "ready");
+        for (signal, line) in [
+            (Signal::USR1, "USR1"),
+            (Signal::USR2, "USR2"),
+            (Signal::HUP, "HUP"),
+            (Signal::INT, "INT"),
+            (Signal::QUIT, "QUIT"),
+            (Signal::TERM, "TERM"),
+        ] {
+            syncguard.signal(signal);
+            stage.wait_for("log", line);
+        }
+        thread::sleep(A_WHILE);
+        let passed_on = ["ready", "USR1", "USR2", "HUP", "INT", "QUIT", "TERM"];
+        assert_eq!(stage.lines("log"), passed_on);
+        stage.touch("stop");
+        assert_eq!(syncguard.code(), 3);
     }
 }
 
