@@ -58,6 +58,18 @@ fn a_quiet_wait_says_nothing() {
     }
 }
 
+#[test]
+fn a_wait_lasts_ten_seconds_by_default() {
+    let stage = Stage::sqlite();
+    assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "10m"]).0, 0);
+    let started = Instant::now();
+    let mut waiting = stage.start(&["run", "k", "--", "touch", "ran"]);
+    assert_eq!(waiting.code(), 75);
+    let waited = started.elapsed();
+    assert!(waited >= Duration::from_secs(9), "{waited:?}");
+    assert!(!stage.path("ran").exists());
+}
+
 /// The lease of another holder ends while the server hangs. Then the server executes what it was asked for.
 fn wait_while_the_server_hangs(stage: &Stage, wait: &str) -> i32 {
     assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "3s"]).0, 0);
