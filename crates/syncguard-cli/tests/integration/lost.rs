@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::common::{Stage, Started, eventually, kill, runs};
 use crate::terminal::Terminal;
@@ -194,6 +194,29 @@ fn a_store_that_is_away_for_less_than_a_ttl_does_no_harm() {
     stage.touch("stop");
     assert_eq!(syncguard.code(), 4);
     assert!(stage.is_free("k"));
+}
+
+/// As by Ctrl-Z. The next holder keeps its lock.
+#[test]
+fn a_lease_that_expires_while_all_is_stopped_ends_the_command() {
+    for stage in Stage::each() {
+        let script = format!("echo $$ > pid; {OBEDIENT}");
+        let mut syncguard = stage.start_script("k", &["--ttl", "3s"], &script);
+        stage.wait_for("log", "ready");
+        let group = stage.lines("pid").concat().parse().ok();
+        let group = group.and_then(Pid::from_raw).unwrap();
+        syncguard.signal(Signal::STOP);
+        kill_process_group(group, Signal::STOP).unwrap();
+        let next = ["acquire", "k", "--quiet", "--wait", "60s", "--ttl", "10m"];
+        let (code, id) = stage.outcome(&next);
+        assert_eq!(code, 0, "{id}");
+        // It sends CONT to the command, too.
+        syncguard.signal(Signal::CONT);
+        assert_eq!(syncguard.code(), 76);
+        assert_eq!(stage.lines("log"), ["ready", "TERM"]);
+        let (code, text) = stage.outcome(&["status", "--id", id.trim_end()]);
+        assert_eq!(code, 0, "{text}");
+    }
 }
 
 #[test]
