@@ -85,6 +85,7 @@ fn a_program_is_told_how_a_run_ended() {
         );
         let lost = run(&release, 76);
         assert_eq!(lost[0]["event"], "lost");
+        assert_eq!(lost[0]["graceMs"], Value::Null, "the command has ended");
         assert_eq!(lost[1], told(76, Some(0), None, true));
 
         assert_eq!(stage.outcome(&["acquire", "k", "--ttl", "10m"]).0, 0);
@@ -100,6 +101,26 @@ fn a_program_is_told_how_a_run_ended() {
         assert_eq!(told[0]["exitCode"], code);
         assert_eq!(told[1]["status"], code);
     }
+}
+
+#[test]
+fn a_program_is_told_why_a_lock_was_not_released() {
+    let mut stage = Stage::redis();
+    let script = "echo ready > log; until [ -e stop ]; do sleep 0.05; done; exit 3";
+    let mut syncguard = stage.start_json(&["run", "k", "--ttl", "10m", "--", "sh", "-c", script]);
+    stage.wait_for("log", "ready");
+    let (_, lock) = stage.outcome(&["--json", "status", "k"]);
+    let lock: Value = serde_json::from_str(&lock).unwrap();
+    stage.server.as_mut().unwrap().kill();
+    stage.touch("stop");
+    let events: Vec<_> = syncguard.events().collect();
+    assert_eq!(syncguard.code(), 3);
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert_eq!(events[0]["event"], "unreleased");
+    assert_eq!(events[0]["expiresAtMs"], lock["lock"]["expiresAtMs"]);
+    assert!(events[0]["error"]["code"].is_string(), "{events:?}");
+    assert_eq!(events[1]["event"], "ended");
+    assert_eq!(events[1]["lost"], false);
 }
 
 #[test]

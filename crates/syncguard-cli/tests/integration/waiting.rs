@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use crate::common::Stage;
 
 const WAIT: [&str; 7] = ["run", "k", "--wait", "2500ms", "--", "echo", "ran"];
@@ -146,10 +148,16 @@ fn a_wait_that_was_asked_for_covers_a_store_that_is_down() {
 fn a_signal_ends_a_wait_for_a_store_that_is_down() {
     let mut stage = Stage::redis();
     stage.server.as_mut().unwrap().kill();
-    let mut waiting = stage.start(&["run", "k", "--wait", "forever", "--", "true"]);
-    thread::sleep(Duration::from_secs(2));
+    let mut waiting = stage.start_json(&["run", "k", "--wait", "forever", "--", "true"]);
+    let mut events = waiting.events();
+    let unavailable = events.next().unwrap();
+    assert_eq!(unavailable["event"], "unavailable");
+    let store = stage.store.replace("redis://", "redis at ");
+    assert_eq!(unavailable["store"], store);
     waiting.signal(rustix::process::Signal::TERM);
     assert_eq!(waiting.code(), 143);
+    let interrupted = json!({ "event": "interrupted", "signal": 15, "exitCode": 143 });
+    assert!(events.eq([interrupted]));
 }
 
 #[test]
