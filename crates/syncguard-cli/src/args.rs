@@ -145,7 +145,7 @@ pub(crate) struct HoldArgs {
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse)]
     pub(crate) ttl: Duration,
     /// How long to wait for the key, and for a store that cannot be reached: a duration, or `forever`
-    /// [default: 10s for the key; fail at once if the store cannot be reached]
+    /// [default: 10s for the key, no wait for the store]
     #[arg(
         long,
         value_name = "DURATION",
