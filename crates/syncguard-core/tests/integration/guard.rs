@@ -1,6 +1,7 @@
 //! Guards and leases: released on every path, and honest about what remains.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use syncguard_core::{
     CancellationToken, ErrorCode, ExtendResult, LockGuard, LockId, Locks, hash_key,
 };
 use syncguard_memory::{ManualClock, MemoryBackend};
+use tokio::time::timeout;
 
 use crate::common::{Fault, FaultyBackend, is_held, until_free};
 
@@ -89,7 +91,7 @@ async fn after_an_extend_of_unknown_outcome_the_shorter_lease_counts() {
     assert!(guard.remaining() <= Duration::from_secs(2));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_local_deadline_counts_through_suspend() {
     let slept = Arc::new(AtomicU64::new(0));
     let clock = {
@@ -100,9 +102,14 @@ async fn the_local_deadline_counts_through_suspend() {
     let locks = locks.monotonic_clock(clock).build();
     let guard = take(&locks).await;
     assert!(guard.is_valid());
+    let mut lost = pin!(guard.lost());
+    timeout(Duration::ZERO, &mut lost).await.unwrap_err();
     slept.store(3_600, Ordering::SeqCst);
     assert!(!guard.is_valid());
     assert_eq!(guard.remaining(), Duration::ZERO);
+    // Its timer does not know of the suspend.
+    let lost = timeout(Duration::from_millis(1_100), lost).await;
+    lost.expect("the holder learns of it within a second");
 }
 
 #[tokio::test]
