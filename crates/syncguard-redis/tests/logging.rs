@@ -7,6 +7,8 @@ use syncguard_core::Locks;
 use syncguard_redis::{RedisBackend, RedisOptions};
 use syncguard_testkit::{RedisServer, texts};
 
+const KEY: &str = "customer:4711";
+
 /// What was logged, by the driver too.
 struct Log(Mutex<String>);
 
@@ -24,7 +26,7 @@ impl log::Log for Log {
 }
 
 #[tokio::test]
-async fn a_password_that_is_percent_encoded_is_in_no_text_and_no_log() {
+async fn no_password_is_in_a_text_and_no_password_key_or_lock_id_in_a_log() {
     static LOG: Log = Log(Mutex::new(String::new()));
     log::set_logger(&LOG).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
@@ -57,10 +59,12 @@ async fn a_password_that_is_percent_encoded_is_in_no_text_and_no_log() {
     let backend = RedisBackend::connect(&url).await.unwrap();
     no_password(&format!("{backend:?} {backend:#?}"));
     let locks = Locks::new(backend);
-    let guard = locks.lock("k").await.unwrap();
+    let guard = locks.lock(KEY).await.unwrap();
+    let id = guard.lock_id().as_str().to_owned();
     no_password(&format!("{locks:?} {locks:#?} {guard:?}"));
     assert!(guard.release().await.unwrap().is_released());
     let log = LOG.0.lock().unwrap().clone();
     assert!(log.contains("fred"), "the driver does log: {log}");
     no_password(&log);
+    assert!(!log.contains(KEY) && !log.contains(&id), "{log}");
 }
