@@ -56,11 +56,13 @@ async fn stay(path: &Path) {
     tokio::time::sleep(MINUTE * 60).await;
 }
 
-/// Acquires until the disk is full: the system lets files of this process grow only so far.
+/// Acquires until the disk is full: the system lets files of this process grow only so far. Then a held lock stays.
 async fn fill(path: &Path) {
     let options = SqliteOptions::new().synchronous(Synchronous::Normal);
     let backend = SqliteBackend::connect_with(path, options).await.unwrap();
     let locks = Locks::new(backend);
+    let held = locks.try_lock("kept").ttl(MINUTE * 60).await.unwrap();
+    let held = held.expect("nobody else is there").detach();
     let mut failed = Vec::new();
     for number in 0..100_000_u32 {
         let name = format!("{number}{}", "x".repeat(400));
@@ -78,10 +80,24 @@ async fn fill(path: &Path) {
         }
     }
     assert_eq!(failed.len(), 3, "the disk is never full");
+    // Shorter than an acquire: some may still find room.
+    let (id, mut expires_at_ms) = (*held.lock_id(), held.expires_at_ms());
+    let error = loop {
+        match locks.extend(id, MINUTE * 120).await {
+            Ok(extended) => expires_at_ms = extended.expires_at_ms().unwrap(),
+            Err(error) => break error,
+        }
+    };
+    failed.push(error);
+    failed.push(locks.release(id).await.unwrap_err());
+    let kept = locks.get_by_key("kept").await.unwrap().unwrap();
+    assert_eq!(kept.expires_at_ms, expires_at_ms);
     for error in failed {
         // The file system's limit is an input or output error to SQLite, a full disk is not.
         let codes = [ErrorCode::ServiceUnavailable, ErrorCode::RateLimited];
         assert!(codes.contains(&error.code()), "{error}");
+        // The commit fails.
+        assert!(error.outcome_unknown(), "{error}");
     }
 }
 
