@@ -24,6 +24,7 @@
 
 mod certificates;
 mod command_server;
+mod contention;
 mod faults;
 mod files;
 mod firestore;
@@ -47,6 +48,7 @@ use anyhow::{Result, anyhow};
 
 pub use crate::certificates::PrivateCa;
 pub use crate::command_server::CommandServer;
+pub use crate::contention::share_a_key;
 pub use crate::faults::{Connections, Faults, Flow};
 pub use crate::files::folder_for_files;
 pub use crate::firestore::{FirestoreEmulator, shared_firestore_host};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use syncguard_core::backend::{Watch, WatchRequest};
 use syncguard_core::{LockGuard, Locks};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
-use syncguard_testkit::{PgBouncer, PostgresServer};
+use syncguard_testkit::{PgBouncer, PostgresServer, share_a_key};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::common::proxy::Wire;
@@ -374,26 +374,8 @@ async fn close_ends_the_watching_session() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_takes_a_key_without_pause_leaves_a_third_to_another() {
     let (_server, fixture) = server().await;
-    let until = std::time::Instant::now() + Duration::from_secs(3);
-    let mut loops = Vec::new();
-    for _ in 0..2 {
-        let locks = fixture.another(PostgresOptions::new()).await;
-        loops.push(tokio::spawn(async move {
-            let mut grants = 0_u32;
-            while std::time::Instant::now() < until {
-                let guard = locks.lock("k").timeout(NEVER).await.unwrap();
-                grants += 1;
-                released(guard).await;
-            }
-            grants
-        }));
-    }
-    let (first, second) = (
-        loops.remove(0).await.unwrap(),
-        loops.remove(0).await.unwrap(),
-    );
-    let all = first + second;
-    assert!(first.min(second) * 3 >= all, "{first} and {second}");
+    let other = fixture.another(PostgresOptions::new()).await;
+    share_a_key([fixture.locks.clone(), other]).await.unwrap();
 }
 
 #[tokio::test]

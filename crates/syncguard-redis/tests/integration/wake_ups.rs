@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use syncguard_core::backend::{LockBackend as _, WatchRequest};
 use syncguard_core::{AutoExtend, LockGuard, LockKey, Locks};
 use syncguard_redis::{RedisBackend, RedisOptions};
-use syncguard_testkit::{RedisCluster, RedisSentinel, RedisServer};
+use syncguard_testkit::{RedisCluster, RedisSentinel, RedisServer, share_a_key};
 use tokio::task::JoinHandle;
 
 use crate::common::{DOCUMENTED_RIGHTS, Raw, connected, eventually, granted};
@@ -333,24 +333,6 @@ async fn renewals_of_a_holder_do_not_hide_its_release() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_takes_a_key_without_pause_leaves_a_third_to_another() {
     let server = RedisServer::start().unwrap();
-    let until = Instant::now() + Duration::from_secs(3);
-    let mut loops = Vec::new();
-    for _ in 0..2 {
-        let locks = Locks::new(connected(&server).await);
-        loops.push(tokio::spawn(async move {
-            let mut grants = 0_u32;
-            while Instant::now() < until {
-                let guard = locks.lock("k").timeout(NEVER).await.unwrap();
-                grants += 1;
-                assert!(guard.release().await.unwrap().is_released());
-            }
-            grants
-        }));
-    }
-    let (first, second) = (
-        loops.remove(0).await.unwrap(),
-        loops.remove(0).await.unwrap(),
-    );
-    let all = first + second;
-    assert!(first.min(second) * 3 >= all, "{first} and {second}");
+    let (one, other) = two_processes(&server).await;
+    share_a_key([one, other]).await.unwrap();
 }

@@ -6,6 +6,7 @@ use syncguard_core::backend::{LockBackend as _, WatchRequest};
 use syncguard_core::{LockGuard, Locks};
 use syncguard_sqlite::sqlx::SqlitePool;
 use syncguard_sqlite::{SqliteBackend, SqliteOptions, sqlx};
+use syncguard_testkit::share_a_key;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::common::{MINUTE, file, key, options};
@@ -74,6 +75,14 @@ async fn many_keys_are_waited_for_at_once() {
     for waiter in waiting {
         drop(served(waiter).await);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_takes_a_key_without_pause_leaves_a_third_to_another() {
+    let (_folder, path) = file();
+    let locks = async || Locks::new(SqliteBackend::connect(&path).await.unwrap());
+    let processes = [locks().await, locks().await];
+    share_a_key(processes).await.unwrap();
 }
 
 #[cfg(unix)]
