@@ -194,9 +194,14 @@ async fn an_acquire_blocked_for_three_ttls_is_locked() {
     fixture.until_queued("blocked").await;
     tokio::time::sleep(ttl * 3).await;
     busy.rollback().await.unwrap();
-    assert!(attempt.await.unwrap().unwrap().is_none());
+    match attempt.await.unwrap() {
+        Ok(attempt) => assert!(attempt.is_none(), "a lease of {ttl:?} is granted late"),
+        // The server was slow to end the wait. The grant came after its lease.
+        Err(error) => assert!(error.outcome_unknown(), "{error:?}"),
+    }
+    fixture.locks.drain(Duration::from_secs(60)).await.unwrap();
     assert!(!fixture.locks.is_locked("blocked").await.unwrap());
-    let next = fixture.locks.try_lock("blocked").ttl(ttl).await.unwrap();
+    let next = fixture.locks.try_lock("blocked").await.unwrap();
     assert!(next.is_some(), "and then it is free");
 }
 
