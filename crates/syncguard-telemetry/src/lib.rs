@@ -100,6 +100,8 @@
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+#[cfg(any(feature = "tracing", feature = "opentelemetry"))]
+mod contained;
 mod event;
 #[cfg(feature = "opentelemetry")]
 mod holdings;

@@ -13,8 +13,8 @@ use syncguard_core::observe::{
 };
 use syncguard_core::{ErrorCode, Ttl};
 
+use crate::contained::contained;
 use crate::holdings::Holdings;
-use crate::telemetry::contained;
 use crate::{EventReason, EventResult, EventType};
 
 const BACKEND: &str = "syncguard.backend.name";

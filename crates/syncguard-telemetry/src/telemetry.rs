@@ -10,6 +10,8 @@ use syncguard_core::backend::FenceToken;
 use syncguard_core::observe::{ClockSkew, ReclaimEnd, WaitEnd, WaitStart};
 use syncguard_core::observe::{Observer, OperationEnd};
 
+#[cfg(any(feature = "tracing", feature = "opentelemetry"))]
+use crate::contained::contained;
 use crate::queue::Queue;
 use crate::record::Record;
 use crate::{EventType, TelemetryOptions};
@@ -163,13 +165,6 @@ impl Observer for Telemetry {
             metrics.clock_compared(skew);
         }
     }
-}
-
-#[cfg(any(feature = "tracing", feature = "opentelemetry"))]
-pub(crate) fn contained(work: impl FnOnce()) {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-    // The panic hook has reported it.
-    drop(catch_unwind(AssertUnwindSafe(work)));
 }
 
 impl fmt::Debug for Telemetry {
