@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use syncguard_core::observe::Operation;
 use syncguard_core::{ErrorCode, LockError, Locks};
 use syncguard_firestore::{FirestoreBackend, FirestoreOptions};
-use syncguard_testkit::FirestoreEmulator;
+use syncguard_testkit::{FirestoreEmulator, in_time};
 use tokio::net::TcpListener;
 
 use crate::common::{Database, id};
@@ -13,12 +13,6 @@ use crate::common::{Database, id};
 const DEADLINE: Duration = Duration::from_secs(2);
 /// Within which an operation works again.
 const RECOVERY: Duration = Duration::from_secs(60);
-
-/// The output of a call that ends by its deadline: before a timer that is set to little more.
-async fn in_time<C: IntoFuture>(call: C) -> C::Output {
-    let outcome = tokio::time::timeout(DEADLINE + Duration::from_millis(200), call);
-    outcome.await.expect("it ends in time")
-}
 
 fn is_outage(error: &LockError) -> bool {
     matches!(
@@ -38,7 +32,7 @@ async fn all_fail_in_time(locks: &Locks) {
         let locks = locks.clone();
         attempts.spawn(async move {
             let (key, id, ttl) = (format!("during-{n}"), id(), Duration::from_secs(60));
-            let failed = in_time(async {
+            let failed = in_time(DEADLINE, async {
                 match n % 4 {
                     0 => locks.try_lock(key).ttl(ttl).await.map(drop),
                     1 => locks.release(id).await.map(drop),
@@ -46,7 +40,7 @@ async fn all_fail_in_time(locks: &Locks) {
                     _ => locks.is_locked(key).await.map(drop),
                 }
             });
-            let error = failed.await.unwrap_err();
+            let error = failed.await.unwrap().unwrap_err();
             assert!(is_outage(&error), "{error:?}");
         });
     }
@@ -101,7 +95,8 @@ async fn an_emulator_that_hangs_or_dies_and_comes_back() {
 async fn connecting_to_nothing_fails_at_once_and_to_silence_in_time() {
     let connect = async |host: &str| {
         let options = FirestoreOptions::new().request_timeout(DEADLINE);
-        in_time(FirestoreBackend::connect_emulator(host, "p", options)).await
+        let connecting = FirestoreBackend::connect_emulator(host, "p", options);
+        in_time(DEADLINE, connecting).await.unwrap()
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = listener.local_addr().unwrap().to_string();

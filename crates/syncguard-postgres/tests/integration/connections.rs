@@ -6,8 +6,7 @@ use futures_util::future::join_all;
 use sqlx::AssertSqlSafe;
 use syncguard_core::{ErrorCode, Locks};
 use syncguard_postgres::{PostgresBackend, PostgresOptions};
-use syncguard_testkit::{PgBouncer, PostgresServer};
-use tokio::time::timeout;
+use syncguard_testkit::{PgBouncer, PostgresServer, in_time};
 
 use crate::common::proxy::Wire;
 use crate::common::{BareCalls as _, Fixture, id, key, ttl};
@@ -138,8 +137,8 @@ async fn while_all_are_in_use_operations_are_rate_limited_and_then_served() {
             .operation_timeout(operation_timeout)
             .build();
         let attempt = locks.try_lock("another").ttl(MINUTE);
-        let ended = timeout(operation_timeout + Duration::from_millis(200), attempt).await;
-        let error = ended.expect("it ends in time").unwrap_err();
+        let ended = in_time(operation_timeout, attempt).await.unwrap();
+        let error = ended.unwrap_err();
         assert_eq!(error.code(), ErrorCode::RateLimited, "{error:?}");
         assert!(!error.outcome_unknown());
         assert_eq!(locks.pending(), 0);

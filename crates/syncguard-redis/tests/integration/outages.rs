@@ -6,17 +6,11 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use syncguard_core::{ErrorCode, Fence, LockId, Locks};
 use syncguard_redis::{RedisBackend, RedisOptions};
-use syncguard_testkit::RedisServer;
+use syncguard_testkit::{RedisServer, in_time};
 
 use crate::common::{
     BareCalls as _, Raw, connected, eventually, fresh, fresh_backend, granted, impatient, secs,
 };
-
-/// The output of a call that ends by its timeout: before a timer that is set to little more.
-async fn in_time<C: IntoFuture>(timeout: Duration, call: C) -> C::Output {
-    let outcome = tokio::time::timeout(timeout + Duration::from_millis(200), call);
-    outcome.await.expect("it ends in time")
-}
 
 async fn impatient_locks(server: &RedisServer, timeout: Duration) -> Locks {
     impatient(connected(server).await, timeout)
@@ -78,7 +72,8 @@ async fn against_a_stopped_server_everything_ends_in_time_and_no_lock_stays() {
             locks.try_lock("k").into_future(),
         )
     };
-    let (released, extended, locked, by_key, by_id, acquired) = in_time(timeout, calls).await;
+    let (released, extended, locked, by_key, by_id, acquired) =
+        in_time(timeout, calls).await.unwrap();
     for error in [
         released.unwrap_err(),
         extended.unwrap_err(),
@@ -116,7 +111,7 @@ async fn a_server_that_hangs_for_long_costs_the_connection_and_not_the_backend()
     server.pause().unwrap();
     for number in 0..10 {
         let attempt = locks.try_lock(format!("k{number}")).ttl(secs(600));
-        let error = in_time(timeout, attempt).await.unwrap_err();
+        let error = in_time(timeout, attempt).await.unwrap().unwrap_err();
         assert!(error.is_retryable(), "{error:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -141,7 +136,7 @@ async fn nothing_sent_to_an_absent_server_happens_when_it_is_back() {
     let mut number = 0;
     while Instant::now() < until {
         let attempt = locks.try_lock(format!("k{number}")).ttl(secs(600));
-        let error = in_time(timeout, attempt).await.unwrap_err();
+        let error = in_time(timeout, attempt).await.unwrap().unwrap_err();
         assert!(
             matches!(
                 error.code(),
