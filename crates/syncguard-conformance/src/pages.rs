@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use syncguard_core::backend::{FenceToken, ListPage, LockBackend};
+use syncguard_core::backend::{FenceToken, ListPage, ListPosition, LockBackend};
 use syncguard_core::list::KeyPrefix;
 use syncguard_core::{LockId, LockInfoDebug, LockKey};
 
@@ -40,29 +40,59 @@ pub(crate) fn pages<B: LockBackend>(
     limit: u32,
 ) -> impl Future<Output = Result<Vec<ListPage<B::Fence>>, Failure>> {
     step(async move {
-        let prefix = KeyPrefix::new(prefix)?;
-        let (mut pages, mut after) = (Vec::new(), None);
-        loop {
-            let page = client.list(&prefix, after.as_ref(), limit).await?;
+        let mut listing = Listing::new(client, prefix, limit)?;
+        let mut pages = Vec::new();
+        while let Some(page) = listing.next_page().await? {
+            pages.push(page);
+        }
+        Ok(pages)
+    })
+}
+
+/// A listing under way.
+struct Listing<'a, B: LockBackend> {
+    client: &'a Client<B>,
+    prefix: KeyPrefix,
+    limit: u32,
+    pages: usize,
+    after: Option<ListPosition>,
+}
+
+impl<'a, B: LockBackend> Listing<'a, B> {
+    fn new(client: &'a Client<B>, prefix: &str, limit: u32) -> Result<Self, Failure> {
+        Ok(Self {
+            client,
+            prefix: KeyPrefix::new(prefix)?,
+            limit,
+            pages: 0,
+            after: None,
+        })
+    }
+
+    /// The next page, `None` after the last one. Fails if it has more locks than its limit.
+    #[track_caller]
+    fn next_page(&mut self) -> impl Future<Output = Result<Option<ListPage<B::Fence>>, Failure>> {
+        step(async move {
+            if self.pages > 0 && self.after.is_none() {
+                return Ok(None);
+            }
+            require(
+                self.pages < MOST_PAGES,
+                format_args!("a listing: expected its end, saw {MOST_PAGES} pages"),
+            )?;
+            self.pages += 1;
+            let (after, limit) = (self.after.as_ref(), self.limit);
+            let page = self.client.list(&self.prefix, after, limit).await?;
             let page = page.ok_or_else(|| Failure::new("list: expected a page, saw None"))?;
             let count = page.locks.len();
             require(
                 u32::try_from(count).is_ok_and(|count| count <= limit),
                 format_args!("locks of a page: expected at most {limit}, saw {count}"),
             )?;
-            after.clone_from(&page.next);
-            pages.push(page);
-            if after.is_none() {
-                return Ok(pages);
-            }
-            require(
-                pages.len() < MOST_PAGES,
-                format_args!("a listing: expected its end, saw {MOST_PAGES} pages"),
-            )?;
-            // A store that answers at once would otherwise keep other tasks from the thread.
-            tokio::task::yield_now().await;
-        }
-    })
+            self.after.clone_from(&page.next);
+            Ok(Some(page))
+        })
+    }
 }
 
 /// What a listing shows. It must show a lock once or, if it says that it may repeat locks, once in a page.
@@ -182,7 +212,6 @@ pub(crate) fn changes_between_pages<H: Harness>(
     expected: &Listed<Fence<H>>,
 ) -> impl Future<Output = Result<(), Failure>> {
     step(async move {
-        let prefix = KeyPrefix::new(bench.namespace())?;
         let passing = [
             bench.key("a:0")?,
             bench.key("a:1")?,
@@ -193,10 +222,9 @@ pub(crate) fn changes_between_pages<H: Harness>(
             true => Some(hold(other, &passing).await?),
             false => None,
         };
-        let (mut listed, mut after) = (BTreeMap::new(), None);
-        loop {
-            let page = client.list(&prefix, after.as_ref(), 4).await?;
-            let page = page.ok_or_else(|| Failure::new("list: expected a page, saw None"))?;
+        let mut listed = BTreeMap::new();
+        let mut listing = Listing::new(client, bench.namespace(), 4)?;
+        while let Some(page) = listing.next_page().await? {
             for lock in page.locks {
                 let text = lock.key.as_str().to_owned();
                 let again = expected.contains_key(&text) && listed.contains_key(&text);
@@ -213,10 +241,6 @@ pub(crate) fn changes_between_pages<H: Harness>(
                 }
                 None => Some(hold(other, &passing).await?),
             };
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
         }
         if let Some(held) = held {
             release_all(other, &held).await?;

@@ -31,6 +31,7 @@ mod table;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use broken::{BrokenHarness, Fault};
 use syncguard_conformance::{RunOptions, Status, cases, run};
@@ -348,6 +349,20 @@ async fn the_decorator_alone_conforms() {
     assert!(report.is_success() && report.skipped == 0, "{report}");
 }
 
+/// On a store that answers at once, calls never give way to the timeout by themselves.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_case_that_never_waits_ends_at_its_timeout() {
+    let harness = Arc::new(BrokenHarness::new::<on_listing::NeverEnds>());
+    let options = RunOptions::new()
+        .filter("listing::locks_that_come_and_go_hide_no_other")
+        .case_timeout(Duration::from_millis(50));
+    let report = run(harness, options).await;
+    assert!(
+        report.to_string().contains("no end within 50ms"),
+        "{report}"
+    );
+}
+
 #[test]
 fn every_clause_that_a_backend_can_break_is_broken() {
     let broken = MUTANTS.iter().map(|(_, clause, ..)| *clause);
@@ -390,6 +405,20 @@ fn the_page_shows_the_list() {
 const WHOLE_SUITE: &str = "SYNCGUARD_MUTANTS_WHOLE_SUITE";
 
 async fn refuses<F: Fault>(clause: &str, case: &str) {
+    if std::env::var_os(WHOLE_SUITE).is_none() {
+        return case_refuses::<F>(clause, case).await;
+    }
+    let harness = Arc::new(BrokenHarness::new::<F>());
+    let report = run(harness, RunOptions::new()).await;
+    let seen = report.case(case).unwrap();
+    assert_eq!(
+        seen.status,
+        Status::Failed,
+        "a broken backend survived {case}"
+    );
+}
+
+async fn case_refuses<F: Fault>(clause: &str, case: &str) {
     let listed = cases().into_iter().find(|listed| listed.name == case);
     let listed = listed.unwrap_or_else(|| panic!("no case {case}"));
     assert!(
@@ -398,21 +427,13 @@ async fn refuses<F: Fault>(clause: &str, case: &str) {
     );
 
     let harness = Arc::new(BrokenHarness::new::<F>());
-    let whole = std::env::var_os(WHOLE_SUITE).is_some();
-    let options = match whole {
-        true => RunOptions::new(),
-        false => RunOptions::new().filter(case),
-    };
-    let report = run(harness, options).await;
+    let report = run(harness, RunOptions::new().filter(case)).await;
     let seen = report.case(case).unwrap();
     assert_eq!(
         seen.status,
         Status::Failed,
         "a broken backend survived {case}"
     );
-    if whole {
-        return;
-    }
     let detail = seen.detail.as_deref().unwrap();
     assert!(
         detail.contains("expected"),

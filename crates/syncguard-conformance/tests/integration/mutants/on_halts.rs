@@ -13,11 +13,11 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::broken::{BrokenHarness, Fault};
+use super::case_refuses;
 use super::on_clearing::{PurgeDeletesByKey, purgeable};
 use super::on_races::ExtendWritesBackAtOnce;
 use super::on_stored::PurgingForgetsTheTakenOver;
 use super::on_upkeep::PurgesPastTheLimit;
-use super::refuses;
 use super::store::{Answer, Ask, Store};
 
 /// Writes back what was released, on a store that takes long to release.
@@ -37,7 +37,7 @@ impl Fault for ReleasesSlowly {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_stays_halted_on_a_slow_store() {
-    refuses::<ReleasesSlowly>("X3", REVIVES).await;
+    case_refuses::<ReleasesSlowly>("X3", REVIVES).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,9 +171,9 @@ const STOPS: &str = "upkeep::purging_stops_at_its_limit";
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purge_that_came_too_late_is_repeated() {
     tokio::join!(
-        refuses::<Rivalled<PurgeDeletesByKey, false>>("P1", SPARES),
-        refuses::<Rivalled<PurgingForgetsTheTakenOver, false>>("G2", CLEARS),
-        refuses::<Rivalled<PurgesPastTheLimit, false>>("P2", STOPS),
+        case_refuses::<Rivalled<PurgeDeletesByKey, false>>("P1", SPARES),
+        case_refuses::<Rivalled<PurgingForgetsTheTakenOver, false>>("G2", CLEARS),
+        case_refuses::<Rivalled<PurgesPastTheLimit, false>>("P2", STOPS),
     );
 }
 
