@@ -82,7 +82,7 @@ pub async fn of_many_exactly_one_is_granted_a_new_key<H: Harness>(bench: Bench<H
 pub async fn holders_exclude_each_other<H: Harness>(bench: Bench<H>) -> CaseResult {
     const TASKS: usize = 64;
     const CYCLES: usize = 200;
-    const LONGEST: Duration = Duration::from_secs(6);
+    const LONGEST: Duration = Duration::from_secs(3);
     struct Place {
         key: syncguard_core::LockKey,
         taken: AtomicBool,
@@ -328,7 +328,7 @@ pub async fn grants_are_timed_after_any_wait<H: Harness>(bench: Bench<H>) -> Cas
     // a chance of 3/4, and all of them with less than 2 in a trillion; longer waits show it sooner.
     const GRANTS: u64 = 96;
     const FEWEST: u64 = 2;
-    const LONGEST: Duration = Duration::from_secs(5);
+    const LONGEST: Duration = Duration::from_secs(3);
     let clients = bench.clients(4).await?;
     let clock = Arc::new(StoreClock::new(&bench).await?);
     let key = bench.key("handed-on")?;
