@@ -4,17 +4,23 @@
 
 use std::error::Error;
 use std::fmt::Debug;
+use std::time::Duration;
 
-use syncguard_core::backend::{FENCE_MAX, Lookup, MAX_KEY_LENGTH_BYTES};
+use syncguard_core::backend::{
+    AcquireRequest, ExtendRequest, FENCE_MAX, IsLockedRequest, ListRequest, LockBackend as _,
+    Lookup, LookupRequest, MAX_KEY_LENGTH_BYTES, ReleaseRequest, WatchRequest,
+};
+use syncguard_core::list::KeyPrefix;
 use syncguard_core::observe::Operation;
 use syncguard_core::{CancellationToken, ErrorCode, Lease, LockError, LockId, LockOptions};
+use tokio::time::Instant;
 use tracing::instrument::WithSubscriber as _;
 
 use crate::capture::Capture;
 use crate::clock::dead_at;
 use crate::outcome::{require, same};
 use crate::steps::{DRAIN, LONG, SOON, acquire, fails_with, ms, release, renew, ttl};
-use crate::{Bench, CaseResult, Failure, Harness, Outcome};
+use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 /// `Debug` of guards, leases, grants, answers, infos and clients shows no identifier.
 ///
@@ -63,7 +69,8 @@ pub async fn debug_of_values_shows_no_identifier<H: Harness>(bench: Bench<H>) ->
 
 /// No error shows a key or an id: neither itself nor its sources.
 ///
-/// Proves O2, K5, I1. Errors of bad arguments, cancelled calls, waits that timed out, and exhausted fences.
+/// Proves O2, K5, I1. Errors of bad arguments, cancelled calls, waits that timed out, exhausted fences, ids on a
+/// second key, calls after their deadline, and closed clients.
 pub async fn errors_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let (key, space) = (bench.key("secret")?, bench.namespace());
@@ -114,6 +121,11 @@ pub async fn errors_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
     if bench.has_fences() && bench.harness().set_fence_counter(&key, FENCE_MAX).await? {
         let attempt = client.locks().try_lock(&key).attempt();
         hidden.in_error(&fails_with("acquire", ErrorCode::Internal, attempt).await?)?;
+    }
+
+    let (id, errors) = bare_calls(&bench, &client).await?;
+    for error in &errors {
+        Hidden { id, ..hidden }.in_error(error)?;
     }
     Ok(Outcome::Passed)
 }
@@ -173,7 +185,6 @@ pub async fn events_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
         };
         let overran = locks.lock(&key).run(section).await?;
         same("overran", overran.overran(), true)?;
-        let ids = [id, overran.value().1];
         if bench.has_fences()
             && bench
                 .harness()
@@ -187,7 +198,8 @@ pub async fn events_show_no_identifier<H: Harness>(bench: Bench<H>) -> CaseResul
             let attempt = client.locks().try_lock(&key).attempt();
             fails_with("acquire", ErrorCode::Internal, attempt).await?;
         }
-        Ok::<_, Failure>(ids)
+        let (bare, _) = bare_calls(&bench, &client).await?;
+        Ok::<_, Failure>([id, overran.value().1, bare])
     };
     let ids = watched.with_subscriber(capture.clone()).await?;
     let text = capture.text();
@@ -260,6 +272,55 @@ pub async fn events_of_expired_locks_show_no_identifier<H: Harness>(bench: Bench
     Ok(Outcome::Passed)
 }
 
+/// Calls the bare backend, and closes the client. Returns the id of all the calls, and the errors.
+///
+/// Calls in time, calls after their deadline, and calls of the closed client. Among them are a replay and an acquire
+/// of a second key.
+async fn bare_calls<H: Harness>(
+    bench: &Bench<H>,
+    client: &Client<H::Backend>,
+) -> Result<(LockId, Vec<LockError>), Failure> {
+    let (first, second) = (bench.key("first")?, bench.key("second")?);
+    let (id, lasting, prefix) = (
+        LockId::generate()?,
+        ttl(LONG)?,
+        KeyPrefix::new(first.as_str())?,
+    );
+    let (backend, mut errors) = (client.backend(), Vec::new());
+    // As `Locks` does: the core then redacts a driver's error that quotes them.
+    let attach = |error: LockError, key| error.with_key(key).with_lock_id(&id);
+    for (timeout, is_closed) in [(SOON, false), (Duration::ZERO, false), (SOON, true)] {
+        if is_closed {
+            client.close().await?;
+        }
+        let deadline = Instant::now() + timeout;
+        for key in [&first, &first, &second] {
+            let request = AcquireRequest::new(key, &id, lasting, deadline);
+            let failed = backend.acquire(request).await.err();
+            errors.extend(failed.map(|error| attach(error, key)));
+        }
+        let extend = ExtendRequest::new(&id, lasting, deadline);
+        let is_locked = IsLockedRequest::new(&first, deadline);
+        let by_key = LookupRequest::new(Lookup::Key(&first), deadline);
+        let by_id = LookupRequest::new(Lookup::Id(&id), deadline);
+        let watch = WatchRequest::new(&first, deadline);
+        let list = ListRequest::new(&prefix, None, 10, deadline);
+        let release = ReleaseRequest::new(&id, deadline);
+        let failed = [
+            backend.extend(extend).await.err(),
+            backend.is_locked(is_locked).await.err(),
+            backend.lookup_raw(by_key).await.err(),
+            backend.lookup_raw(by_id).await.err(),
+            backend.watch(watch).await.err(),
+            backend.list(list).await.err(),
+            backend.release(release).await.err(),
+        ];
+        let failed = failed.into_iter().flatten();
+        errors.extend(failed.map(|error| attach(error, &first)));
+    }
+    Ok((id, errors))
+}
+
 /// The texts that must not appear.
 struct Hidden<'a> {
     namespace: &'a str,
@@ -274,10 +335,11 @@ impl Hidden<'_> {
 
     #[track_caller]
     fn in_error(&self, error: &LockError) -> Result<(), Failure> {
-        self.in_text("an error's message", error.message())?;
+        let what = format!("an error with the code {}", error.code());
+        self.in_text(&what, error.message())?;
         let mut link: Option<&(dyn Error + 'static)> = Some(error);
         while let Some(error) = link {
-            self.in_text("an error", &format!("{error} {error:?} {error:#?}"))?;
+            self.in_text(&what, &format!("{error} {error:?} {error:#?}"))?;
             link = error.source();
         }
         // The id that an attempt made.

@@ -297,7 +297,14 @@ mutants! {
     events_show_the_key_of_an_overdue_lock: on_words::LogsTheOverdue, O2, in_tolerance, "errors::events_of_expired_locks_show_no_identifier";
     events_show_the_id_of_an_extend: on_words::LogsTheExtended, O2, after_extend, "errors::events_show_no_identifier";
     debug_shows_keys: on_words::DebugShowsKeys, O2, lost, "errors::debug_of_values_shows_no_identifier";
+    events_show_the_id_of_a_replay: on_words::LogsTheUsedId<true>, O2, doubled, "errors::events_show_no_identifier";
+    events_show_the_id_on_a_second_key: on_words::LogsTheUsedId<false>, O2, wrong_key, "errors::events_show_no_identifier";
+    events_show_the_key_of_a_watch: on_words::LogsTheWatched, O2, wrong_key, "errors::events_show_no_identifier";
+    events_show_the_prefix_of_a_listing: on_words::LogsTheListed, O2, wrong_key, "errors::events_show_no_identifier";
     errors_quote_the_key: on_words::ErrorsQuoteTheKey, O2, wrong_owner, "errors::errors_show_no_identifier";
+    errors_quote_the_id_on_a_second_key: on_words::SecondKeyQuotesTheId, O2, wrong_key, "errors::errors_show_no_identifier";
+    errors_of_late_calls_quote_the_key: on_words::LateCallQuotesTheKey, O2, late, "errors::errors_show_no_identifier";
+    errors_of_a_closed_client_quote_the_key: on_words::ClosedQuotesTheKey, O2, lost, "errors::errors_show_no_identifier";
 
     late_calls_are_sent: on_upkeep::SendsTheLate, D1, late, "upkeep::a_call_after_its_deadline_is_not_sent";
     late_calls_are_in_doubt: on_upkeep::DoubtsTheLate, D1, lost, "upkeep::a_call_after_its_deadline_is_not_sent";

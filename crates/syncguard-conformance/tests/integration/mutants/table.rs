@@ -90,7 +90,7 @@ const ROWS: &[(&str, &str)] = &[
     ("C1", "a**dbbceeef"),
     ("C4", "aa*dbbcefff"),
     ("O1", "aaddbbce***"),
-    ("O2", "aa*d**c***e"),
+    ("O2", "a*****c***e"),
     ("D1", "a**dbbceeee"),
     ("P1", "*f*dfbc*e**"),
     ("P2", "aah*bb*eeeh"),
