@@ -7,9 +7,7 @@ use syncguard_core::backend::{FenceToken as _, LOCK_ID_LENGTH, Lookup, MAX_KEY_L
 use syncguard_core::{ErrorCode, Fence, LockId, LockKey};
 
 use crate::clock::dead_at;
-use crate::keyspace::{
-    NEAR_PAIRS, SPELLINGS, do_not_contend, filled, own_fences, wide_keys, works,
-};
+use crate::keyspace::{NEAR, SPELLINGS, do_not_contend, filled, own_fences, wide_keys, works};
 use crate::outcome::{require, same};
 use crate::steps::{
     LONG, SOON, acquire, acquire_as, fails_with, free, held, holds_nothing, join, ms, next_fence,
@@ -89,21 +87,28 @@ pub async fn any_characters_never_contend<H: Harness>(bench: Bench<H>) -> CaseRe
 
 /// Keys that differ by a space, case, accent, width or escape do not contend.
 ///
-/// Proves K2.
+/// Proves K2. Nor do two numbers that differ by a leading zero.
 pub async fn near_identical_keys_do_not_contend<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
-    let mut pairs = Vec::new();
-    for (index, (one, two)) in NEAR_PAIRS.iter().enumerate() {
+    let space = bench.namespace();
+    // A number that no other case uses.
+    let digits = space.bytes().map(|byte| char::from(b'0' + byte % 10));
+    let number: String = digits.collect();
+    let mut groups = vec![vec![number.clone(), format!("0{number}")]];
+    for (index, texts) in NEAR.iter().enumerate() {
         // The difference at the end of a key, and at its start.
-        let at_end = |text: &str| bench.key(&format!("{index}:{text}"));
-        let at_start = |text: &str| LockKey::new(&format!("{text}|{}:{index}", bench.namespace()));
-        pairs.push([at_end(one)?, at_end(two)?]);
-        pairs.push([at_start(one)?, at_start(two)?]);
+        let at_end = texts.iter().map(|text| format!("{space}:{index}:{text}"));
+        let at_start = texts.iter().map(|text| format!("{text}|{space}:{index}"));
+        groups.extend([at_end.collect(), at_start.collect()]);
     }
-    let tasks = pairs.into_iter().map(|pair| {
-        let client = client.clone();
-        tokio::spawn(async move { do_not_contend(&client, &pair).await })
-    });
+    let mut tasks = Vec::new();
+    for texts in groups {
+        let keys: Result<Vec<_>, _> = texts.iter().map(|text| LockKey::new(text)).collect();
+        let (keys, client) = (keys?, client.clone());
+        tasks.push(tokio::spawn(
+            async move { do_not_contend(&client, &keys).await },
+        ));
+    }
     join(tasks).await?;
     Ok(Outcome::Passed)
 }
@@ -117,12 +122,13 @@ pub async fn near_identical_keys_have_their_own_fences<H: Harness>(bench: Bench<
     }
     let client = bench.client().await?;
     let mut tasks = Vec::new();
-    for (index, (one, two)) in NEAR_PAIRS.iter().enumerate() {
-        let key = |text: &str| bench.key(&format!("{index}:{text}"));
-        let (one, two, client) = (key(one)?, key(two)?, client.clone());
-        tasks.push(tokio::spawn(async move {
-            own_fences(&client, &one, &[two]).await
-        }));
+    for (index, texts) in NEAR.iter().enumerate() {
+        let key = |text: &&str| bench.key(&format!("{index}:{text}"));
+        let keys: Result<Vec<_>, _> = texts.iter().map(key).collect();
+        let (keys, client) = (keys?, client.clone());
+        tasks.push(tokio::spawn(
+            async move { own_fences(&client, &keys).await },
+        ));
     }
     join(tasks).await?;
     Ok(Outcome::Passed)
@@ -253,7 +259,7 @@ pub async fn long_keys_have_their_own_fences<H: Harness>(bench: Bench<H>) -> Cas
     let client = bench.client().await?;
     for filling in ["x", "/"] {
         let (one, two) = (filled(&bench, filling, "a")?, filled(&bench, filling, "b")?);
-        own_fences(&client, &one, &[two]).await?;
+        own_fences(&client, &[one, two]).await?;
     }
     Ok(Outcome::Passed)
 }

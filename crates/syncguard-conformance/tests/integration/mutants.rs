@@ -39,7 +39,8 @@ use syncguard_core::backend::clauses;
 
 use on_fences::Shared;
 use on_keys::{
-    Compatible, CutAt200, Dots, Fold, Length, Printable, Quotes, Refuses, Spoilt, Tag, Trim,
+    Compatible, CutAt200, Dots, Fold, Folded, Length, Number, Printable, Quotes, Refuses, Spoilt,
+    Tag, Trim, Undoubled, Without,
 };
 
 /// Name, clause, kind of fault, case.
@@ -65,6 +66,14 @@ mutants! {
     keys_are_trimmed: Spoilt<Trim>, K2, by_one, "keys::near_identical_keys_do_not_contend";
     keys_are_normalized_by_compatibility: Spoilt<Compatible>, K2, wrong_key, "keys::near_identical_keys_do_not_contend";
     keys_count_by_their_tag_alone: Spoilt<Tag>, K2, wrong_key, "keys::near_identical_keys_do_not_contend";
+    keys_lose_wide_spaces: Spoilt<Without<'\u{3000}'>>, K2, by_one, "keys::near_identical_keys_do_not_contend";
+    keys_lose_the_greatest_character: Spoilt<Without<'\u{10ffff}'>>, K2, by_one, "keys::near_identical_keys_do_not_contend";
+    keys_lose_hyphens: Spoilt<Without<'-'>>, K2, by_one, "keys::near_identical_keys_do_not_contend";
+    keys_lose_strokes: Spoilt<Folded<'\u{f8}', 'o'>>, K2, wrong_key, "keys::near_identical_keys_do_not_contend";
+    keys_lose_the_kind_of_kana: Spoilt<Folded<'\u{30ab}', '\u{304b}'>>, K2, wrong_key, "keys::near_identical_keys_do_not_contend";
+    keys_lose_doubled_quotes: Spoilt<Undoubled<'\''>>, K2, by_one, "keys::near_identical_keys_do_not_contend";
+    keys_lose_doubled_backslashes: Spoilt<Undoubled<'\\'>>, K2, by_one, "keys::near_identical_keys_do_not_contend";
+    keys_are_kept_as_numbers: Spoilt<Number>, K2, wrong_key, "keys::near_identical_keys_do_not_contend";
     keys_lose_control_characters: Spoilt<Printable>, K2, by_one, "keys::any_characters_never_contend";
     keys_with_quotes_are_refused: Refuses<Quotes>, K2, lost, "keys::any_characters_work_in_every_operation";
     keys_of_dots_are_refused: Refuses<Dots>, K2, lost, "keys::dots_alone_are_keys";
@@ -76,6 +85,8 @@ mutants! {
     a_store_forgets_the_oldest: on_upkeep::ForgetsTheOldest, K2, lost, "upkeep::thousands_of_locks_are_held_at_once";
     fences_count_per_store: on_fences::PerStore, K3, wrong_key, "fencing::every_key_counts_for_itself";
     fence_names_are_folded: Shared<Fold>, K3, wrong_key, "keys::near_identical_keys_have_their_own_fences";
+    fence_names_lose_carriage_returns: Shared<Without<'\r'>>, K3, by_one, "keys::near_identical_keys_have_their_own_fences";
+    fence_names_lose_wildcards: Shared<Folded<'*', '?'>>, K3, wrong_key, "keys::near_identical_keys_have_their_own_fences";
     fence_names_are_cut: Shared<CutAt200>, K3, by_one, "keys::long_keys_have_their_own_fences";
     long_keys_are_cut: Spoilt<CutAt200>, K4, by_one, "keys::long_keys_are_not_cut";
     long_keys_are_refused: Refuses<Length>, K4, lost, "keys::the_longest_keys_work";

@@ -84,6 +84,44 @@ impl Spoils for Printable {
     }
 }
 
+/// One character is dropped.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Without<const CHARACTER: char>;
+impl<const CHARACTER: char> Spoils for Without<CHARACTER> {
+    fn spoil(key: &str) -> String {
+        key.replace(CHARACTER, "")
+    }
+}
+
+/// One character counts as another.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Folded<const CHARACTER: char, const INTO: char>;
+impl<const CHARACTER: char, const INTO: char> Spoils for Folded<CHARACTER, INTO> {
+    fn spoil(key: &str) -> String {
+        key.replace(CHARACTER, INTO.encode_utf8(&mut [0; 4]))
+    }
+}
+
+/// One character counts once where it is doubled.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Undoubled<const CHARACTER: char>;
+impl<const CHARACTER: char> Spoils for Undoubled<CHARACTER> {
+    fn spoil(key: &str) -> String {
+        let one = CHARACTER.to_string();
+        key.replace(&one.repeat(2), &one)
+    }
+}
+
+/// A number is kept as a number.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Number;
+impl Spoils for Number {
+    fn spoil(key: &str) -> String {
+        let number = key.parse::<u64>();
+        number.map_or_else(|_| key.to_owned(), |number| number.to_string())
+    }
+}
+
 /// Braces mark the part that counts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tag;
