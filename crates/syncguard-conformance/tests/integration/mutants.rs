@@ -148,7 +148,8 @@ mutants! {
     release_is_released_twice: on_release::Twice, R2, doubled, "release::again_it_is_not_held";
     release_succeeds_on_the_expired: on_time::ReleasesTheExpired, R2, after_expiry, "expiry::an_expired_lock_is_not_released";
     release_ignores_the_owner: on_release::IgnoresOwner, R3, wrong_owner, "release::it_leaves_a_successor_alone";
-    release_folds_ids: on_release::FoldsIds, R3, by_one, "keys::ids_are_taken_to_the_letter";
+    release_folds_ids: on_release::FoldsIds<true>, R3, by_one, "keys::ids_are_taken_to_the_letter";
+    release_takes_hyphens_for_underscores: on_release::FoldsIds<false>, R3, by_one, "keys::ids_are_taken_to_the_letter";
     release_frees_all_of_the_client: on_release::FreesAll, R3, wrong_key, "release::it_leaves_other_locks_alone";
     release_checks_then_removes: on_races::ReleaseRemovesByKey, R3, raced, "races::a_halted_release_leaves_a_successor_alone";
     release_removes_in_the_next_step: on_races::ReleaseRemovesTheSuccessor, R3, raced, "races::a_halted_release_leaves_a_successor_alone";

@@ -55,13 +55,17 @@ impl Fault for IgnoresOwner {
     }
 }
 
-/// Compares ids without regard to case.
+/// Compares ids without regard to case, or takes a hyphen for an underscore.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FoldsIds;
+pub(crate) struct FoldsIds<const CASE: bool>;
 
-impl Fault for FoldsIds {
+impl<const CASE: bool> Fault for FoldsIds<CASE> {
     async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
-        let like = |row: &LockId| row.as_str().eq_ignore_ascii_case(id.as_str());
+        let folded = |id: &LockId| match CASE {
+            true => id.as_str().to_ascii_lowercase(),
+            false => id.as_str().replace('-', "_"),
+        };
+        let like = |row: &LockId| folded(row) == folded(id);
         let ids = store.unreleased().into_iter().map(|row| row.lock_id);
         let id = ids.into_iter().find(like).unwrap_or(*id);
         store.memory.release(&id).await
