@@ -5,7 +5,7 @@
 //! goes on. Each case does so after each of the call's first polls, so that it halts between any two of
 //! its steps.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use syncguard_core::backend::{LockBackend, Lookup, MAX_PAGE_SIZE};
 use syncguard_core::{LockId, LockInfoDebug, LockKey};
@@ -60,10 +60,18 @@ pub async fn a_halted_extend_leaves_a_successor_alone<H: Harness>(bench: Bench<H
 
 /// A release that is halted while the key gets a new holder does not change the new holder's lock.
 ///
-/// Proves R3, R4, R5. One of the two releases succeeds.
+/// Proves R3, R4, R5. One of the two releases succeeds, also if the lock was extended and held for a while.
 pub async fn a_halted_release_leaves_a_successor_alone<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const A_WHILE: Duration = Duration::from_millis(600);
     let (client, other) = (bench.client().await?, bench.client().await?);
     let mut halts = Halts::new(&bench);
+    let mut old = Vec::new();
+    for key in bench.keys("old", HALTS)? {
+        let id = acquire(&client, &key, LONG).await?.lock_id;
+        renew(&client, &id, LONG).await?;
+        old.push(id);
+    }
+    let old_enough_at = Instant::now() + A_WHILE;
     for (polls, key) in bench.keys("released", HALTS)?.iter().enumerate() {
         let id = acquire(&client, key, LONG).await?.lock_id;
         let passing_on = async {
@@ -79,6 +87,16 @@ pub async fn a_halted_release_leaves_a_successor_alone<H: Harness>(bench: Bench<
             true,
         )?;
         undisturbed(&other, key, &id, successor).await?;
+    }
+    tokio::time::sleep_until(old_enough_at.into()).await;
+    for (polls, id) in old.iter().enumerate() {
+        let release = client.release(id);
+        let (first, second) = halts.halt(polls, release, other.release(id)).await;
+        same(
+            "one of two releases succeeded",
+            first?.is_released() != second?.is_released(),
+            true,
+        )?;
     }
     Ok(halts.outcome())
 }

@@ -162,7 +162,8 @@ mutants! {
     release_of_the_expired_resets_the_fence: on_release::ResetsTheFenceOf<false>, R4, after_expiry, "fencing::fences_rise_across_expiries";
     release_of_the_overdue_resets_the_fence: on_tolerance::ReleaseResetsTheFence, R4, in_tolerance, "tolerance::a_refusal_uses_no_fence";
     release_restores_the_counter: on_races::ReleaseRestoresTheCounter, R4, raced, "races::a_halted_release_leaves_a_successor_alone";
-    release_counts_twice: on_races::ReleaseCountsTwice, R5, raced, "races::a_halted_release_leaves_a_successor_alone";
+    release_counts_twice: on_races::ReleaseCountsTwice<false>, R5, raced, "races::a_halted_release_leaves_a_successor_alone";
+    release_counts_the_extended_twice: on_races::ReleaseCountsTwice<true>, R5, after_extend, "races::a_halted_release_leaves_a_successor_alone";
 
     extend_adds: on_extend::Adds, X1, doubled, "extend::it_replaces_the_remaining_time";
     extend_counts_from_the_grant: on_extend::CountsFromTheGrant, X1, early, "extend::it_replaces_the_remaining_time";

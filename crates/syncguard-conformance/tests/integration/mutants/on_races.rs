@@ -165,12 +165,15 @@ impl Fault for RefusesMeanwhile {
     }
 }
 
-/// Returns what it read before, not what it removed.
+/// Returns what it read before, not what it removed: of any lock, or only of one that was extended.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ReleaseCountsTwice;
+pub(crate) struct ReleaseCountsTwice<const EXTENDED: bool>;
 
-impl Fault for ReleaseCountsTwice {
+impl<const EXTENDED: bool> Fault for ReleaseCountsTwice<EXTENDED> {
     async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        if EXTENDED && !store.row_of(id).is_some_and(|row| row.extended) {
+            return store.memory.release(id).await;
+        }
         let held = store.held_by(id).await.is_some();
         yield_now().await;
         let _ = store.memory.release(id).await?;
