@@ -49,7 +49,7 @@ macro_rules! __for_each_case {
                 bad_keys_are_refused [K5];
                 malformed_ids_are_refused [I1];
                 ids_are_taken_to_the_letter [R3 X3 L2];
-                one_id_on_two_keys_harms_nobody_else [I3 E1 R3];
+                one_id_on_two_keys_harms_nobody_else [I3 E1 R3 F2 G3 O1];
                 ids_are_fresh_and_random [I2];
             }
             patterns {

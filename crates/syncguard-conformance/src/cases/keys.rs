@@ -3,15 +3,17 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use syncguard_core::backend::{FenceToken as _, LOCK_ID_LENGTH, Lookup, MAX_KEY_LENGTH_BYTES};
-use syncguard_core::{ErrorCode, Fence, LockId, LockKey};
+use syncguard_core::backend::{
+    AcquireResult, FenceToken, Grant, LOCK_ID_LENGTH, Lookup, MAX_KEY_LENGTH_BYTES,
+};
+use syncguard_core::{ErrorCode, Fence, LockError, LockId, LockKey};
 
 use crate::clock::dead_at;
 use crate::keyspace::{NEAR, SPELLINGS, do_not_contend, filled, own_fences, wide_keys, works};
 use crate::outcome::{require, same};
 use crate::steps::{
-    LONG, SOON, acquire, acquire_as, fails_with, free, held, holds_nothing, join, ms, next_fence,
-    refused, release, renew, rise, ttl,
+    LONG, SOON, acquire, acquire_as, expiring, fails_with, fence_in, fence_of, free, held,
+    holds_nothing, join, ms, next_fence, refused, release, renew, rise, ttl,
 };
 use crate::{Bench, CaseResult, Failure, Harness, Outcome};
 
@@ -373,38 +375,26 @@ pub async fn ids_are_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// An id that is used for a second key too soon harms no lock of another id.
 ///
-/// Proves I3, E1, R3. The first lock stays. The acquire of the second key is `InvalidArgument`, or a second grant.
+/// Proves I3, E1, R3, F2, G3, O1. The first lock stays as it is. The acquire of the second key is `InvalidArgument`, or
+/// a second grant. A refusal leaves nothing of a new key, and the fences of a key with an expired lock rise further.
 /// Once the leases have ended, others acquire the keys, and the id reaches neither lock.
 pub async fn one_id_on_two_keys_harms_nobody_else<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let (first, second, third) = (bench.key("1")?, bench.key("2")?, bench.key("3")?);
+    // Another TTL than that of the locks.
+    let (third, lasting) = (bench.key("3")?, ttl(LONG * 2)?);
     let bystander = acquire(&other, &third, LONG).await?.lock_id;
     let before = held(&other, &third, &bystander).await?;
 
-    let (id, lasting) = (LockId::generate()?, ttl(LONG)?);
-    acquire_as(&client, &first, &id, LONG).await?;
-    match client.acquire(&second, &id, lasting).await {
-        Ok(answer) => {
-            same("a free key is Locked", answer.is_locked(), false)?;
-            refused(&other, &second).await?;
-        }
-        Err(error) => {
-            let expected = ErrorCode::InvalidArgument;
-            same("the code of the refusal", error.code(), expected)?;
-            free(&other, &second).await?;
-        }
-    }
-    refused(&other, &first).await?;
-    // Which lock they reach is unspecified.
-    client.lookup_raw(Lookup::Id(&id)).await?;
-    let _ = client.extend(&id, lasting).await?;
-    let _ = client.release(&id).await?;
-
-    // The results of the attempts are unspecified, too. But their leases must end.
+    // The results of attempts at once are unspecified, too. But their leases must end.
     let (left, right, id) = (bench.key("left")?, bench.key("right")?, LockId::generate()?);
-    for key in [&left, &right] {
-        let _ = client.acquire(key, &id, ttl(ms(200))?).await;
-    }
+    let attempts = tokio::join!(
+        client.acquire(&left, &id, ttl(ms(200))?),
+        other.acquire(&right, &id, ttl(ms(200))?),
+    );
+    granted_or_in_use(attempts.0)?;
+    granted_or_in_use(attempts.1)?;
+    let (new, dead) = (bench.key("new")?, bench.key("dead")?);
+    let former = expiring(&other, &dead).await?;
     tokio::time::sleep_until(dead_at(ms(200)).into()).await;
     let mut successors = Vec::new();
     for key in [&left, &right] {
@@ -412,6 +402,37 @@ pub async fn one_id_on_two_keys_harms_nobody_else<H: Harness>(bench: Bench<H>) -
         successors.push((key, successor, held(&other, key, &successor).await?));
     }
     holds_nothing(&client, &id).await?;
+
+    for (first, second, former) in [
+        (bench.key("1")?, &new, None),
+        (bench.key("2")?, &dead, fence_in(&former)),
+    ] {
+        let id = acquire(&client, &first, LONG).await?.lock_id;
+        let before = held(&other, &first, &id).await?;
+        let kept = bench.harness().stored(second.as_str()).await?;
+        match granted_or_in_use(client.acquire(second, &id, lasting).await)? {
+            Some(grant) => {
+                rise(former, fence_of(&grant))?;
+                refused(&other, second).await?;
+            }
+            None => {
+                if *second == new {
+                    let left = bench.harness().stored(second.as_str()).await?;
+                    same("stored for a key that was refused", left, kept)?;
+                }
+                free(&other, second).await?;
+                rise(former, next_fence(&other, second).await?)?;
+            }
+        }
+        let after = other.lookup_raw(Lookup::Key(&first)).await?;
+        same("the first lock of the id", after, Some(before))?;
+        refused(&other, &first).await?;
+        // Which lock they reach is unspecified.
+        client.lookup_raw(Lookup::Id(&id)).await?;
+        let _ = client.extend(&id, lasting).await?;
+        let _ = client.release(&id).await?;
+    }
+
     successors.push((&third, bystander, before));
     for (key, holder, before) in successors {
         let after = held(&other, key, &holder).await?;
@@ -419,6 +440,24 @@ pub async fn one_id_on_two_keys_harms_nobody_else<H: Harness>(bench: Bench<H>) -
         release(&other, &holder).await?;
     }
     Ok(Outcome::Passed)
+}
+
+/// The grant of a free key to an id that may hold another one; `None` if the id is refused.
+#[track_caller]
+fn granted_or_in_use<F: FenceToken>(
+    answer: Result<AcquireResult<F>, LockError>,
+) -> Result<Option<Grant<F>>, Failure> {
+    match answer {
+        Ok(AcquireResult::Acquired(grant)) => Ok(Some(grant)),
+        Ok(AcquireResult::Locked { .. }) => Err(Failure::new(
+            "acquire of a free key: expected a grant, saw Locked",
+        )),
+        Err(error) => {
+            let expected = ErrorCode::InvalidArgument;
+            same("the code of the refusal", error.code(), expected)?;
+            Ok(None)
+        }
+    }
 }
 
 /// Every lock acquired through `Locks` has a fresh id of 128 random bits.

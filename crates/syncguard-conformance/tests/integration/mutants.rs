@@ -95,6 +95,7 @@ mutants! {
     ids_are_kept_with_all_their_keys: on_release::FreesEveryKeyOfTheId, I3, wrong_key, "keys::one_id_on_two_keys_harms_nobody_else";
     ids_move_their_lock: on_acquire::MovesTheLock, I3, lost, "keys::one_id_on_two_keys_harms_nobody_else";
     ids_take_what_others_hold: on_acquire::GrantsWhatOthersHold, I3, wrong_owner, "acquire::an_id_that_holds_a_key_is_granted_no_held_one";
+    a_second_key_moves_the_first_lock: on_acquire::SecondKeyMovesTheFirst, I3, late, "keys::one_id_on_two_keys_harms_nobody_else";
 
     ttl_in_seconds: on_time::TtlInSeconds, T1, early, "acquire::ttls_are_exact";
     ttl_in_32_bits: on_time::TtlIn32Bits, T1, lost, "acquire::ttls_are_exact";
@@ -290,6 +291,7 @@ mutants! {
     fences_count_in_the_client: on_fences::CountInTheClient, F2, wrong_owner, "fencing::fences_outlive_clients";
     clean_up_takes_fences: on_reads::CleansFences, F2, lost, "lookup::clean_up_spares_live_locks_and_fences";
     clean_up_restores_the_counter: on_clearing::ClearingRestoresTheCounter, F2, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
+    a_second_key_resets_its_fence: on_acquire::SecondKeyResetsTheFence, F2, after_expiry, "keys::one_id_on_two_keys_harms_nobody_else";
     fences_saturate: on_fences::Saturate, F3, doubled, "fencing::past_the_greatest_fence_nothing_is_granted";
     fences_are_checked_too_late: on_fences::CheckedTooLate, F3, late, "fencing::past_the_greatest_fence_nothing_is_granted";
     fences_end_one_early: on_fences::EndOneEarly, F3, by_one, "fencing::great_fences_are_exact";
@@ -305,6 +307,7 @@ mutants! {
     conflicts_are_errors: on_races::ConflictIsAnError<false>, O1, raced, "races::a_halted_acquire_and_another_are_one_grant";
     conflicts_over_an_expired_key_are_errors: on_races::ConflictIsAnError<true>, O1, after_expiry, "races::a_halted_acquire_and_another_are_one_grant";
     conflicts_in_the_tolerance_are_errors: on_tolerance::ExtendConflicts, O1, in_tolerance, "tolerance::a_halted_extend_takes_nothing_from_a_successor";
+    two_keys_of_one_id_conflict: on_acquire::SecondKeyConflicts, O1, raced, "keys::one_id_on_two_keys_harms_nobody_else";
     events_show_the_key: on_words::LogsTheKey, O2, wrong_key, "errors::events_show_no_identifier";
     events_show_the_key_of_an_expired_lock: on_words::LogsTheTakeOver, O2, after_expiry, "errors::events_of_expired_locks_show_no_identifier";
     events_show_the_key_of_an_overdue_lock: on_words::LogsTheOverdue, O2, in_tolerance, "errors::events_of_expired_locks_show_no_identifier";
@@ -348,6 +351,7 @@ mutants! {
     refusals_leave_an_entry: on_stored::RefusalsLeaveAnEntry, G3, doubled, "stored::a_call_that_changes_nothing_leaves_nothing";
     refusals_leave_an_entry_in_the_tolerance: on_stored::LateRefusalsLeaveAnEntry, G3, in_tolerance, "stored::a_call_in_the_tolerance_leaves_nothing";
     reads_make_counters: on_stored::ReadsMakeCounters, G3, wrong_key, "stored::a_call_that_changes_nothing_leaves_nothing";
+    a_second_key_leaves_a_counter: on_acquire::SecondKeyLeavesACounter, G3, wrong_key, "keys::one_id_on_two_keys_harms_nobody_else";
     failed_extends_leave_an_entry: on_stored::FailedExtendsLeaveAnEntry, G3, wrong_owner, "stored::a_call_that_changes_nothing_leaves_nothing";
     failed_releases_leave_a_tombstone: on_stored::FailedReleasesLeaveATombstone, G3, wrong_owner, "stored::a_call_that_changes_nothing_leaves_nothing";
     the_latest_refusal_is_kept: on_stored::LatestRefusalIsKept, G3, by_one, "stored::a_call_that_changes_nothing_leaves_nothing";

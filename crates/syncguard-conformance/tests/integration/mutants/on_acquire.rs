@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use syncguard_core::backend::AcquireResult;
-use syncguard_core::{LockId, LockKey, ReleaseResult};
+use syncguard_core::{ErrorCode, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult};
+use tokio::task::yield_now;
 
 use super::broken::{Fault, NOT_RELEASED};
-use super::store::{Answer, Ask, Store, lasting, now_ms};
+use super::store::{Answer, Ask, Part, Store, lasting, now_ms};
 
 /// Grants a held key to another id.
 #[derive(Debug, Clone, Default)]
@@ -186,8 +187,7 @@ pub(crate) struct MovesTheLock;
 
 impl Fault for MovesTheLock {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
-        let before = store.held_by(ask.id).await;
-        if before.is_some_and(|held| held.key != *ask.key) {
+        if elsewhere(store, ask).await.is_some() {
             let _ = store.memory.release(ask.id).await?;
         }
         store.acquire(ask).await
@@ -200,9 +200,82 @@ pub(crate) struct GrantsWhatOthersHold;
 
 impl Fault for GrantsWhatOthersHold {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
-        let holds = store.held_by(ask.id).await;
-        if holds.is_some_and(|held| held.key != *ask.key) {
+        if elsewhere(store, ask).await.is_some() {
             return store.steal(ask).await;
+        }
+        store.acquire(ask).await
+    }
+}
+
+/// The lock that the id holds on another key.
+async fn elsewhere(store: &Store, ask: Ask<'_>) -> Option<LockInfoDebug> {
+    let held = store.held_by(ask.id).await;
+    held.filter(|held| held.key != *ask.key)
+}
+
+/// What a store does wrong when it refuses a second key to an id.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Harm {
+    GivesTheFirstLockTheTtl,
+    LeavesACounter,
+    RemovesTheCounter,
+}
+
+async fn refuse_second(store: &Store, ask: Ask<'_>, harm: Harm) -> Answer<AcquireResult> {
+    if elsewhere(store, ask).await.is_none() {
+        return store.acquire(ask).await;
+    }
+    match harm {
+        Harm::GivesTheFirstLockTheTtl => {
+            let _ = store.memory.extend(ask.id, ask.ttl).await?;
+        }
+        Harm::LeavesACounter => store.leave(Part::Counter, ask.key, ask.key.as_str()),
+        Harm::RemovesTheCounter => store.memory.set_fence_counter(ask.key, 0),
+    }
+    Err(LockError::invalid_argument("the id holds another key"))
+}
+
+/// Refuses a second key to an id, and gives the lock on the first one the TTL.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SecondKeyMovesTheFirst;
+
+impl Fault for SecondKeyMovesTheFirst {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        refuse_second(store, ask, Harm::GivesTheFirstLockTheTtl).await
+    }
+}
+
+/// Refuses a second key to an id after it has made the counter of that key.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SecondKeyLeavesACounter;
+
+impl Fault for SecondKeyLeavesACounter {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        refuse_second(store, ask, Harm::LeavesACounter).await
+    }
+}
+
+/// Refuses a second key to an id after it has removed the expired lock on that key, with its counter.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SecondKeyResetsTheFence;
+
+impl Fault for SecondKeyResetsTheFence {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        refuse_second(store, ask, Harm::RemovesTheCounter).await
+    }
+}
+
+/// Fails with the conflict if an id acquires two keys at once.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SecondKeyConflicts(Arc<Mutex<HashMap<LockId, LockKey>>>);
+
+impl Fault for SecondKeyConflicts {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let earlier = self.0.lock().unwrap().insert(*ask.id, ask.key.clone());
+        yield_now().await;
+        self.0.lock().unwrap().remove(ask.id);
+        if earlier.is_some_and(|earlier| earlier != *ask.key) {
+            return Err(LockError::new(ErrorCode::Internal, "duplicate key"));
         }
         store.acquire(ask).await
     }
