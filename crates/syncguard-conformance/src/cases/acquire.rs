@@ -50,22 +50,28 @@ pub async fn a_held_key_is_locked_for_everyone_else<H: Harness>(bench: Bench<H>)
 
 /// Contended attempts of any TTL do not change the holder's lock.
 ///
-/// Proves A2.
+/// Proves A2. The lock lasts for minutes or for almost ten years, by its grant or by an extend.
 pub async fn contention_changes_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("contended")?;
-    let grant = acquire(&client, &key, LONG).await?;
-    let before = held(&client, &key, &grant.lock_id).await?;
-    for lasting in [LONG / 100, LONG, LONG * 100] {
-        for client in [&client, &other] {
-            let id = LockId::generate()?;
-            let attempt = client.acquire(&key, &id, ttl(lasting)?).await?;
-            same("a contended attempt is Locked", attempt.is_locked(), true)?;
+    let years = Ttl::MAX.as_duration() - Duration::from_millis(1);
+    for (granted, extended) in [(LONG, None), (years, None), (LONG, Some(years))] {
+        let grant = acquire(&client, &key, granted).await?;
+        if let Some(lasting) = extended {
+            renew(&client, &grant.lock_id, lasting).await?;
         }
+        let before = held(&client, &key, &grant.lock_id).await?;
+        for lasting in [LONG / 100, LONG, LONG * 100] {
+            for client in [&client, &other] {
+                let id = LockId::generate()?;
+                let attempt = client.acquire(&key, &id, ttl(lasting)?).await?;
+                same("a contended attempt is Locked", attempt.is_locked(), true)?;
+            }
+        }
+        let after = held(&other, &key, &grant.lock_id).await?;
+        same("the lock after contention", after, before)?;
+        release(&client, &grant.lock_id).await?;
     }
-    let after = held(&other, &key, &grant.lock_id).await?;
-    same("the lock after contention", after, before)?;
-    release(&client, &grant.lock_id).await?;
     Ok(Outcome::Passed)
 }
 
@@ -181,28 +187,30 @@ pub async fn replay_moves_no_ttl<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// A replay after an extend returns the extended lock.
 ///
-/// Proves A5, X4.
+/// Proves A5, X4. Extended once or several times.
 pub async fn replay_after_an_extend_keeps_the_extension<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let (key, id) = (bench.key("replayed")?, LockId::generate()?);
     let grant = acquire_as(&client, &key, &id, LONG).await?;
-    let extended = renew(&client, &id, LONG * 2).await?;
-    let again = acquire_as(&client, &key, &id, LONG).await?;
-    same("the fence of the replayed grant", again.fence, grant.fence)?;
-    same(
-        "the expiry of the replayed grant",
-        again.expires_at_ms,
-        extended,
-    )?;
-    let after = held(&client, &key, &id).await?;
-    same("the expiry at the store", after.expires_at_ms, extended)?;
+    for lasting in [LONG * 2, LONG * 4, LONG * 3] {
+        let extended = renew(&client, &id, lasting).await?;
+        let again = acquire_as(&client, &key, &id, LONG).await?;
+        same("the fence of the replayed grant", again.fence, grant.fence)?;
+        same(
+            "the expiry of the replayed grant",
+            again.expires_at_ms,
+            extended,
+        )?;
+        let after = held(&client, &key, &id).await?;
+        same("the expiry at the store", after.expires_at_ms, extended)?;
+    }
     release(&client, &id).await?;
     Ok(Outcome::Passed)
 }
 
 /// A released id can acquire the key again: a new grant, with a new fence.
 ///
-/// Proves A5, F1.
+/// Proves A5, F1. A replay gives the latest grant.
 pub async fn replay_after_release_is_a_new_grant<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     let (key, id) = (bench.key("again")?, LockId::generate()?);
@@ -211,6 +219,8 @@ pub async fn replay_after_release_is_a_new_grant<H: Harness>(bench: Bench<H>) ->
         let grant = acquire_as(&client, &key, &id, LONG).await?;
         rise(fence, fence_of(&grant))?;
         fence = fence_of(&grant);
+        let again = acquire_as(&client, &key, &id, LONG).await?;
+        same("the replayed grant", &again, &grant)?;
         held(&client, &key, &id).await?;
         release(&client, &id).await?;
         free(&client, &key).await?;

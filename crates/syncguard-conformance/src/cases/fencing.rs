@@ -175,7 +175,8 @@ pub async fn great_fences_are_exact<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// Past the greatest fence an acquire is `Internal` and leaves no lock.
 ///
-/// Proves F3. On every further attempt too, also with the same id.
+/// Proves F3, A5. On every further attempt too, also with the same id. The holder of the last fence is granted the same
+/// again.
 pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -192,6 +193,8 @@ pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench
     let last = acquire(&client, &key, LONG).await?;
     same("the last fence", fence_of(&last), Some(FENCE_MAX))?;
     refused(&other, &key).await?;
+    let again = acquire_as(&other, &key, &last.lock_id, LONG).await?;
+    same("the replayed grant", &again, &last)?;
     release(&client, &last.lock_id).await?;
     for client in [&client, &other, &client] {
         let attempt = client.acquire(&key, &id, ttl(LONG)?);

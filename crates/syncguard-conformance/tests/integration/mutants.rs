@@ -114,6 +114,8 @@ mutants! {
     acquire_steals_the_extended: on_acquire::StealsTheExtended, A2, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     refusal_releases: on_acquire::RefusalReleases, A2, lost, "acquire::contention_changes_nothing";
     refusal_shortens_by_a_millisecond: on_acquire::RefusalShortens, A2, by_one, "acquire::contention_changes_nothing";
+    refusal_undoes_extends: on_acquire::RefusalUndoesExtends, A2, after_extend, "acquire::contention_changes_nothing";
+    refusal_rounds_the_long: on_acquire::RefusalRoundsTheLong, A2, by_one, "acquire::contention_changes_nothing";
     contention_moves_the_ttl: on_acquire::ContentionMovesTtl, A2, late, "acquire::contention_changes_nothing";
     refusal_removes_in_the_tolerance: on_tolerance::RefusalRemoves, A2, in_tolerance, "tolerance::all_operations_agree";
     acquire_indexes_losers: on_acquire::IndexesLosers, A2, doubled, "acquire::a_loser_leaves_no_trace";
@@ -127,7 +129,10 @@ mutants! {
     replay_is_refused: on_replay::IsRefused, A5, lost, "acquire::replay_gives_the_same_grant";
     replay_is_granted_anew: on_replay::IsGrantedAnew, A5, doubled, "acquire::replay_gives_the_same_grant";
     replay_extends: on_replay::Extends, A5, late, "acquire::replay_moves_no_ttl";
-    replay_forgets_extensions: on_replay::ForgetsExtensions, A5, after_extend, "acquire::replay_after_an_extend_keeps_the_extension";
+    replay_is_exhausted: on_replay::IsExhausted, A5, lost, "fencing::past_the_greatest_fence_nothing_is_granted";
+    replay_forgets_extensions: on_replay::IsTheFirst<false>, A5, after_extend, "acquire::replay_after_an_extend_keeps_the_extension";
+    replay_forgets_the_latest_extension: on_replay::ForgetsTheLatestExtension, A5, after_extend, "acquire::replay_after_an_extend_keeps_the_extension";
+    replay_is_the_first_grant_of_the_id: on_replay::IsTheFirst<true>, A5, doubled, "acquire::replay_after_release_is_a_new_grant";
     replay_is_answered_from_memory: on_replay::IsAnsweredFromMemory, A5, wrong_key, "acquire::replay_after_release_is_a_new_grant";
     replay_ousts_the_successor: on_replay::OustsTheSuccessor, A5, wrong_owner, "acquire::replay_does_not_oust_a_successor";
     replay_revives_the_expired: on_replay::RevivesTheExpired, A5, after_expiry, "expiry::a_replay_after_expiry_is_a_new_grant";

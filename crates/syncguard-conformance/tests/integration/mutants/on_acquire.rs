@@ -9,7 +9,7 @@ use syncguard_core::{ErrorCode, LockError, LockId, LockInfoDebug, LockKey, Relea
 use tokio::task::yield_now;
 
 use super::broken::{Fault, NOT_RELEASED};
-use super::store::{Answer, Ask, Part, Store, lasting, now_ms};
+use super::store::{Answer, Ask, Part, Row, Store, lasting, now_ms};
 
 /// Grants a held key to another id.
 #[derive(Debug, Clone, Default)]
@@ -356,18 +356,57 @@ impl Fault for RefusalReleases {
     }
 }
 
+/// Refuses because of a lock, and gives that lock the expiry that `moved` returns, if any.
+async fn refuse_and_move(
+    store: &Store,
+    ask: Ask<'_>,
+    moved: impl Fn(Row) -> Option<i64>,
+) -> Answer<AcquireResult> {
+    let answer = store.acquire(ask).await?;
+    let row = store.row_on(ask.key).await.filter(|_| answer.is_locked());
+    if let Some(row) = row {
+        let id = row.info.lock_id;
+        if let Some(expires_at_ms) = moved(row) {
+            let left = lasting(expires_at_ms - now_ms());
+            let _ = store.memory.extend(&id, left).await?;
+        }
+    }
+    Ok(answer)
+}
+
 /// Refuses because of a lock, and shortens that lock by a millisecond.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RefusalShortens;
 
 impl Fault for RefusalShortens {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
-        let answer = store.acquire(ask).await?;
-        if let Some(holder) = store.holder(ask.key).await.filter(|_| answer.is_locked()) {
-            let left = lasting(holder.expires_at_ms - now_ms() - 1);
-            let _ = store.memory.extend(&holder.lock_id, left).await?;
-        }
-        Ok(answer)
+        refuse_and_move(store, ask, |row| Some(row.info.expires_at_ms - 1)).await
+    }
+}
+
+/// Refuses because of an extended lock, and gives that lock its first expiry.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RefusalUndoesExtends;
+
+impl Fault for RefusalUndoesExtends {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let first = |row: Row| row.extended.then_some(row.first_expiry_ms);
+        refuse_and_move(store, ask, first).await
+    }
+}
+
+/// Refuses because of a lock that lasts for more than an hour, and rounds its expiry to seconds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RefusalRoundsTheLong;
+
+impl Fault for RefusalRoundsTheLong {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let rounded = |row: Row| {
+            let expires_at_ms = row.info.expires_at_ms;
+            let is_long = expires_at_ms - now_ms() > 3_600_000;
+            is_long.then_some(expires_at_ms / 1_000 * 1_000)
+        };
+        refuse_and_move(store, ask, rounded).await
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use syncguard_core::LockId;
-use syncguard_core::backend::{AcquireResult, Grant};
+use syncguard_core::backend::{AcquireResult, FENCE_MAX, Grant};
+use syncguard_core::{ExtendResult, Fence, LockId, Ttl};
 
 use super::broken::Fault;
 use super::store::{Answer, Ask, Store};
@@ -48,11 +48,11 @@ impl Fault for IsGrantedAnew {
     }
 }
 
-/// Returns the first grant at a replay, even if the lock was extended.
+/// Returns the first grant at a replay, even if the lock was extended: the first one of the lock, or of its id.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ForgetsExtensions(Arc<Mutex<HashMap<LockId, Grant>>>);
+pub(crate) struct IsTheFirst<const OF_ID: bool>(Arc<Mutex<HashMap<LockId, Grant>>>);
 
-impl Fault for ForgetsExtensions {
+impl<const OF_ID: bool> Fault for IsTheFirst<OF_ID> {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
         let replayed = store.held_by(ask.id).await.is_some();
         let answer = store.acquire(ask).await?;
@@ -60,10 +60,49 @@ impl Fault for ForgetsExtensions {
             return Ok(answer);
         };
         let mut grants = self.0.lock().unwrap();
-        if !replayed {
-            grants.insert(*ask.id, grant);
+        if replayed {
+            return Ok(AcquireResult::Acquired(grants[ask.id].clone()));
         }
-        Ok(AcquireResult::Acquired(grants[ask.id].clone()))
+        if !(OF_ID && grants.contains_key(ask.id)) {
+            grants.insert(*ask.id, grant.clone());
+        }
+        Ok(AcquireResult::Acquired(grant))
+    }
+}
+
+/// Returns at a replay the expiry that the latest extend has replaced, from the second extend on.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ForgetsTheLatestExtension(Arc<Mutex<HashMap<LockId, i64>>>);
+
+impl Fault for ForgetsTheLatestExtension {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let mut answer = store.acquire(ask).await?;
+        let replaced_ms = self.0.lock().unwrap().get(ask.id).copied();
+        if let (AcquireResult::Acquired(grant), Some(replaced_ms)) = (&mut answer, replaced_ms) {
+            grant.expires_at_ms = replaced_ms;
+        }
+        Ok(answer)
+    }
+
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        if let Some(row) = store.row_of(id).filter(|row| row.extended) {
+            self.0.lock().unwrap().insert(*id, row.info.expires_at_ms);
+        }
+        store.memory.extend(id, ttl).await
+    }
+}
+
+/// Finds the counter at its end before it recognises a replay.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IsExhausted;
+
+impl Fault for IsExhausted {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let held = store.held_by(ask.id).await;
+        if held.is_some_and(|held| held.fence.get() == FENCE_MAX) {
+            return Err(Fence::exhausted());
+        }
+        store.acquire(ask).await
     }
 }
 
