@@ -172,7 +172,7 @@ macro_rules! __for_each_case {
                 fences_rise_across_expiries [F1 F2 R4 X4];
                 contention_uses_no_fence [F4 A2];
                 great_fences_are_exact [F1 F3];
-                past_the_greatest_fence_nothing_is_granted [F3 A5];
+                past_the_greatest_fence_nothing_is_granted [F3 A5 G3];
                 past_the_greatest_fence_no_expired_lock_is_taken_over [F3 F1];
             }
             cancel {

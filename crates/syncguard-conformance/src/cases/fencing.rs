@@ -9,6 +9,7 @@ use crate::steps::{
     LONG, acquire, acquire_as, fails_with, fence_of, fence_step, free, held, holds_nothing, ms,
     next_fence, refused, release, renew, rise, ttl,
 };
+use crate::view::View;
 use crate::{Bench, CaseResult, Harness, Outcome};
 
 /// Fences strictly increase from grant to grant, whichever client asks.
@@ -62,19 +63,22 @@ pub async fn every_key_counts_for_itself<H: Harness>(bench: Bench<H>) -> CaseRes
 
 /// Fences continue to increase after the clients that acquired earlier ones are gone.
 ///
-/// Proves F2. All clients end, and new ones connect.
+/// Proves F2. All clients end, closed or not, and new ones connect.
 pub async fn fences_outlive_clients<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
     }
     let key = bench.key("counted")?;
     let mut fence = None;
-    for _ in 0..3 {
+    for closes in [false, true, false] {
         let client = bench.client().await?;
         for _ in 0..2 {
             let next = next_fence(&client, &key).await?;
             rise(fence, next)?;
             fence = next;
+        }
+        if closes {
+            client.close().await?;
         }
         drop(client);
     }
@@ -175,8 +179,8 @@ pub async fn great_fences_are_exact<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// Past the greatest fence an acquire is `Internal` and leaves no lock.
 ///
-/// Proves F3, A5. On every further attempt too, also with the same id. The holder of the last fence is granted the same
-/// again.
+/// Proves F3, A5, G3. On every further attempt too, also with the same id. The holder of the last fence is granted the
+/// same again.
 pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench<H>) -> CaseResult {
     if !bench.has_fences() {
         return Ok(Outcome::NO_FENCES);
@@ -196,6 +200,7 @@ pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench
     let again = acquire_as(&other, &key, &last.lock_id, LONG).await?;
     same("the replayed grant", &again, &last)?;
     release(&client, &last.lock_id).await?;
+    let view = View::of(&bench, "exhausted").await?;
     for client in [&client, &other, &client] {
         let attempt = client.acquire(&key, &id, ttl(LONG)?);
         fails_with(
@@ -204,6 +209,9 @@ pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench
             attempt,
         )
         .await?;
+        if let Some(view) = &view {
+            view.keeps("a key without another fence", 0, 1).await?;
+        }
         free(client, &key).await?;
         same(
             "lookup of its id",
@@ -220,7 +228,8 @@ pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench
 
 /// Past the greatest fence, the acquire of an expired lock fails too: its fence is not granted again.
 ///
-/// Proves F3, F1. Nobody is granted it, the former holder included.
+/// Proves F3, F1. Nobody is granted it, the former holder included. The greatest fence itself is granted for an expired
+/// lock.
 pub async fn past_the_greatest_fence_no_expired_lock_is_taken_over<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
@@ -229,14 +238,21 @@ pub async fn past_the_greatest_fence_no_expired_lock_is_taken_over<H: Harness>(
     }
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (key, id) = (bench.key("exhausted")?, LockId::generate()?);
-    let harness = bench.harness();
+    let (harness, nearly) = (bench.harness(), bench.key("nearly-exhausted")?);
     if !harness.set_fence_counter(&key, FENCE_MAX - 1).await? {
         return Ok(Outcome::NO_COUNTER);
     }
+    harness.set_fence_counter(&nearly, FENCE_MAX - 2).await?;
     let last = acquire(&client, &key, LONG).await?;
     same("the last fence", fence_of(&last), Some(FENCE_MAX))?;
-    renew(&client, &last.lock_id, ms(50)).await?;
+    let last_but_one = acquire(&client, &nearly, LONG).await?;
+    for grant in [&last, &last_but_one] {
+        renew(&client, &grant.lock_id, ms(50)).await?;
+    }
     tokio::time::sleep_until(dead_at(ms(50)).into()).await;
+    let successor = acquire(&other, &nearly, LONG).await?;
+    same("the last fence", fence_of(&successor), Some(FENCE_MAX))?;
+    release(&other, &successor.lock_id).await?;
     for id in [&id, &last.lock_id, &id] {
         let attempt = other.acquire(&key, id, ttl(LONG)?);
         let what = "acquire past the greatest fence";

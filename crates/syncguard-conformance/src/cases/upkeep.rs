@@ -10,6 +10,7 @@ use syncguard_core::backend::{
 use syncguard_core::{ErrorCode, LockError, LockId, LockKey};
 
 use crate::clock::{acquire_briefly, dead_at};
+use crate::keyspace::filled;
 use crate::outcome::{require, same, step};
 use crate::steps::{
     EXPIRING, LONG, acquire, expiring, fails_with, fence_of, fence_step, free, held, join, ms,
@@ -81,20 +82,24 @@ fn was_sent<T>(what: &str, answer: Result<T, LockError>) -> Result<Option<T>, Fa
 
 /// `purge_expired` deletes no live lock, none in the tolerance, and no fence counter.
 ///
-/// Proves P1, E1, F2. It deletes what expired long ago, whoever acquired it.
+/// Proves P1, E1, F2. It deletes what expired long ago, whoever acquired it, also of a key of the greatest length.
 pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let (dead, live, overdue) = (
-        bench.key("dead")?,
-        bench.key("live")?,
-        bench.key("overdue")?,
-    );
-    let step = fence_step(&client, &dead).await?;
+    let (live, overdue) = (bench.key("live")?, bench.key("overdue")?);
+    let (mut dead, mut leases) = (Vec::new(), Vec::new());
+    for key in [bench.key("dead")?, filled(&bench, "x", "")?] {
+        let step = fence_step(&client, &key).await?;
+        dead.push((key, step));
+    }
     // It lasts longer than it was granted for: the TTL of its grant will have passed.
     let holder = acquire(&client, &live, ms(1_500)).await?.lock_id;
     renew(&client, &holder, LONG).await?;
-    let lease = acquire_briefly(&client, &dead).await?;
-    lease.end().await;
+    for (key, _) in &dead {
+        leases.push(acquire_briefly(&client, key).await?);
+    }
+    for lease in &leases {
+        lease.end().await;
+    }
     // No store deletes what expired less than two seconds ago. Later than the case below, so that it does
     // not purge what that one counts.
     tokio::time::sleep(ms(3_000)).await;
@@ -115,13 +120,15 @@ pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -
     }
     let after = held(&other, &live, &holder).await?;
     same("a live lock after a purge", after, before)?;
-    free(&client, &dead).await?;
-    let next = next_fence(&other, &dead).await?;
-    same(
-        "rise of the fence across a purge",
-        rise(fence_of(&lease.grant), next)?,
-        step,
-    )?;
+    for ((key, step), lease) in dead.iter().zip(&leases) {
+        free(&client, key).await?;
+        let next = next_fence(&other, key).await?;
+        same(
+            "rise of the fence across a purge",
+            rise(fence_of(&lease.grant), next)?,
+            *step,
+        )?;
+    }
     release(&client, &holder).await?;
     Ok(Outcome::Passed)
 }

@@ -294,12 +294,14 @@ mutants! {
     fences_in_32_bits: on_fences::In32Bits, F1, lost, "fencing::great_fences_are_exact";
     fences_end_with_the_lease: on_fences::EndWithTheLease, F2, after_expiry, "fencing::fences_rise_across_expiries";
     fences_count_in_the_client: on_fences::CountInTheClient, F2, wrong_owner, "fencing::fences_outlive_clients";
+    fences_end_with_the_close: on_fences::EndWithTheClose, F2, lost, "fencing::fences_outlive_clients";
     clean_up_takes_fences: on_reads::CleansFences, F2, lost, "lookup::clean_up_spares_live_locks_and_fences";
     clean_up_restores_the_counter: on_clearing::ClearingRestoresTheCounter, F2, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
     a_second_key_resets_its_fence: on_acquire::SecondKeyResetsTheFence, F2, after_expiry, "keys::one_id_on_two_keys_harms_nobody_else";
     fences_saturate: on_fences::Saturate, F3, doubled, "fencing::past_the_greatest_fence_nothing_is_granted";
     fences_are_checked_too_late: on_fences::CheckedTooLate, F3, late, "fencing::past_the_greatest_fence_nothing_is_granted";
-    fences_end_one_early: on_fences::EndOneEarly, F3, by_one, "fencing::great_fences_are_exact";
+    fences_end_one_early: on_fences::EndOneEarly<false>, F3, by_one, "fencing::great_fences_are_exact";
+    fences_end_one_early_for_a_take_over: on_fences::EndOneEarly<true>, F3, after_expiry, "fencing::past_the_greatest_fence_no_expired_lock_is_taken_over";
     the_last_fence_is_granted_again: on_fences::LastIsGrantedAgain, F3, after_expiry, "fencing::past_the_greatest_fence_no_expired_lock_is_taken_over";
     contention_burns_fences: on_fences::BurntByContention, F4, lost, "fencing::contention_uses_no_fence";
     replay_burns_fences: on_fences::BurntByReplay, F4, doubled, "fencing::contention_uses_no_fence";
@@ -332,7 +334,8 @@ mutants! {
     purging_takes_live_locks: on_upkeep::PurgesTheLive, P1, early, "upkeep::purging_spares_live_locks_and_fences";
     purging_takes_extended_locks: on_upkeep::PurgesTheExtended, P1, after_extend, "upkeep::purging_spares_live_locks_and_fences";
     purging_takes_locks_in_the_tolerance: on_upkeep::PurgesTheOverdue, P1, in_tolerance, "upkeep::purging_spares_live_locks_and_fences";
-    purging_takes_fences: on_upkeep::PurgesFences, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_fences: on_upkeep::PurgesFences<0>, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_fences_of_long_keys: on_upkeep::PurgesFences<256>, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
     purging_deletes_by_key: on_clearing::PurgeDeletesByKey, P1, raced, "races::a_halted_purge_leaves_successors_alone";
     purging_ignores_its_limit: on_upkeep::PurgesPastTheLimit, P2, doubled, "upkeep::purging_stops_at_its_limit";
     purging_takes_one_more: on_upkeep::PurgesOneMore, P2, by_one, "upkeep::purging_stops_at_its_limit";
@@ -354,6 +357,7 @@ mutants! {
     refusals_are_cleared_later: on_stored::RefusalsAreClearedLater, G3, late, "stored::a_call_that_changes_nothing_leaves_nothing";
     watches_are_kept: on_stored::WatchesAreKept, G3, lost, "stored::a_watch_leaves_nothing";
     refusals_leave_an_entry: on_stored::RefusalsLeaveAnEntry, G3, doubled, "stored::a_call_that_changes_nothing_leaves_nothing";
+    exhausted_acquires_leave_an_entry: on_stored::ExhaustedAcquiresLeaveAnEntry, G3, lost, "fencing::past_the_greatest_fence_nothing_is_granted";
     refusals_leave_an_entry_in_the_tolerance: on_stored::LateRefusalsLeaveAnEntry, G3, in_tolerance, "stored::a_call_in_the_tolerance_leaves_nothing";
     reads_make_counters: on_stored::ReadsMakeCounters, G3, wrong_key, "stored::a_call_that_changes_nothing_leaves_nothing";
     a_second_key_leaves_a_counter: on_acquire::SecondKeyLeavesACounter, G3, wrong_key, "keys::one_id_on_two_keys_harms_nobody_else";

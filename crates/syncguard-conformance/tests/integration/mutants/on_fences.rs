@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use syncguard_core::LockKey;
 use syncguard_core::backend::{AcquireResult, FENCE_MAX};
 
 use super::broken::Fault;
@@ -80,6 +81,31 @@ impl Fault for CountInTheClient {
 
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
         count_in(&self.0, ask.key.as_str(), store, ask).await
+    }
+}
+
+/// Removes at its close the counters of the keys that nobody holds, of those that this client has acquired.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct EndWithTheClose(Arc<Mutex<Vec<LockKey>>>);
+
+impl Fault for EndWithTheClose {
+    fn connect(&self) -> Self {
+        Self::default()
+    }
+
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        self.0.lock().unwrap().push(ask.key.clone());
+        store.acquire(ask).await
+    }
+
+    async fn close(&self, store: &Store) -> Answer<()> {
+        let acquired = std::mem::take(&mut *self.0.lock().unwrap());
+        for key in acquired {
+            if store.holder(&key).await.is_none() {
+                store.memory.set_fence_counter(&key, 0);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -189,15 +215,17 @@ impl Fault for LastIsGrantedAgain {
     }
 }
 
-/// Ends one fence before the last.
+/// Ends one fence before the last: for any key, or only for that of an expired lock.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct EndOneEarly;
+pub(crate) struct EndOneEarly<const EXPIRED: bool>;
 
-impl Fault for EndOneEarly {
+impl<const EXPIRED: bool> Fault for EndOneEarly<EXPIRED> {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let expired = store.expired_on(ask.key).await.is_some();
         let answer = store.acquire(ask).await?;
         if let AcquireResult::Acquired(grant) = &answer
             && grant.fence.get() == FENCE_MAX
+            && (expired || !EXPIRED)
         {
             let _ = store.memory.release(ask.id).await?;
             return store.acquire(ask).await;

@@ -266,6 +266,20 @@ impl Fault for LateRefusalsLeaveAnEntry {
     }
 }
 
+/// Writes an index entry for an id before it finds the counter at its end.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExhaustedAcquiresLeaveAnEntry;
+
+impl Fault for ExhaustedAcquiresLeaveAnEntry {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await;
+        if answer.is_err() {
+            store.leave(Part::IndexEntry, ask.key, ask.id.as_str());
+        }
+        answer
+    }
+}
+
 /// Writes an index entry for an id that it refuses, and removes it in the background.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RefusalsAreClearedLater;

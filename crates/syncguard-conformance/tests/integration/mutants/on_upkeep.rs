@@ -64,14 +64,14 @@ impl Fault for PurgesTheOverdue {
     }
 }
 
-/// Purges the counters of expired locks.
+/// Purges the counters of expired locks, of keys from this length on.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct PurgesFences;
+pub(crate) struct PurgesFences<const LENGTH: usize>;
 
-impl Fault for PurgesFences {
+impl<const LENGTH: usize> Fault for PurgesFences<LENGTH> {
     async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
         for row in store.unreleased() {
-            if store.holder(&row.key).await.is_none() {
+            if row.key.as_str().len() >= LENGTH && store.holder(&row.key).await.is_none() {
                 store.memory.set_fence_counter(&row.key, 0);
             }
         }
