@@ -66,9 +66,10 @@ impl<B: LockBackend> StoreClock<B> {
     }
 }
 
+/// Allows for a few milliseconds between answers: only the values of one answer are exact.
+pub(crate) const SLACK_MS: i64 = 5;
+
 /// Fails unless the store counted `expires_at_ms` from a time between two readings of its clock.
-///
-/// It allows a few milliseconds: only the values of one answer are exact.
 #[track_caller]
 pub(crate) fn counted_between(
     what: &str,
@@ -76,7 +77,6 @@ pub(crate) fn counted_between(
     lasting: Duration,
     (before_ms, after_ms): (i64, i64),
 ) -> Result<(), Failure> {
-    const SLACK_MS: i64 = 5;
     let from_ms = expires_at_ms - ttl(lasting)?.as_millis();
     require(
         (before_ms - SLACK_MS..=after_ms + SLACK_MS).contains(&from_ms),

@@ -42,6 +42,7 @@ use on_keys::{
     Compatible, CutAt200, Dots, Fold, Folded, Length, Number, Printable, Quotes, Refuses, Spoilt,
     Tag, Trim, Undoubled, Without,
 };
+use on_time::DAY_MS;
 
 /// Name, clause, kind of fault, case.
 type Mutant = (&'static str, &'static str, &'static str, &'static str);
@@ -101,7 +102,8 @@ mutants! {
     ttl_in_32_bits: on_time::TtlIn32Bits, T1, lost, "acquire::ttls_are_exact";
     ttl_has_a_minimum: on_time::TtlHasAMinimum, T1, late, "acquire::the_shortest_ttls_are_granted";
     ttl_is_a_millisecond_short: on_time::TtlIsOneShort, T1, by_one, "acquire::ttls_are_exact";
-    extend_counts_in_seconds: on_time::ExtendTtlInSeconds, T1, after_extend, "extend::it_replaces_the_remaining_time";
+    extend_counts_in_seconds: on_time::ExtendTtlInSeconds<0>, T1, after_extend, "extend::it_replaces_the_remaining_time";
+    extend_counts_days_in_seconds: on_time::ExtendTtlInSeconds<DAY_MS>, T1, after_extend, "extend::it_replaces_the_remaining_time";
 
     acquire_grants_another_id: on_acquire::GrantsAnotherId, A1, wrong_owner, "acquire::a_free_key_is_granted_to_the_given_id";
     a_grant_is_not_kept: on_acquire::GrantIsNotKept, A1, lost, "acquire::a_free_key_is_granted_to_the_given_id";
@@ -177,9 +179,11 @@ mutants! {
     extend_forgets_the_index: on_extend::ForgetsTheIndex, X1, after_extend, "extend::renewals_keep_others_out";
     extend_gives_up_before_the_end: on_boundary::ExtendGivesUpBefore, X1, early, "boundary::its_holder_is_heard_until_the_end";
     extend_skips_a_few_milliseconds: on_boundary::ShortExtendsAreNotDone, X1, lost, "extend::a_few_milliseconds_are_done";
-    extend_skips_a_small_change: on_extend::SkipsASmallChange, X1, by_one, "extend::a_few_milliseconds_are_done";
+    extend_skips_a_small_change: on_extend::SkipsASmallChange<5, false>, X1, by_one, "extend::a_few_milliseconds_are_done";
+    extend_keeps_an_expiry_that_is_near: on_extend::SkipsASmallChange<49, true>, X1, early, "extend::a_few_milliseconds_are_done";
     extend_adds_in_the_tolerance: on_tolerance::ExtendAdds, X1, in_tolerance, "tolerance::an_extend_is_like_any_other";
     extend_estimates: on_extend::Estimates, X2, by_one, "extend::it_returns_the_stores_expiry";
+    extend_loses_zeros: on_extend::LosesZeros, X2, by_one, "extend::it_returns_the_stores_expiry";
     extend_answers_the_old_expiry: on_extend::AnswersTheOldExpiry, X2, early, "extend::it_returns_the_stores_expiry";
     extend_resurrects: on_extend::Resurrects, X3, doubled, "extend::it_does_not_bring_back_a_released_lock";
     extend_forgets_the_expiry: on_extend::ForgetsTheExpiry, X3, after_expiry, "expiry::an_expired_lock_is_not_extended";
@@ -191,7 +195,8 @@ mutants! {
     extend_clears_the_expired_by_key: on_clearing::ExtendClears, X3, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
     extend_matches_ids_by_like: on_patterns::ExtendMatches, X3, wrong_owner, "patterns::ids_match_themselves_alone";
     extend_changes_the_fence: on_extend::ChangesFence, X4, doubled, "extend::it_changes_the_expiry_alone";
-    extend_changes_the_time_of_acquisition: on_extend::ChangesAcquiredAt, X4, late, "extend::it_changes_the_expiry_alone";
+    extend_changes_the_time_of_acquisition: on_extend::ChangesAcquiredAt<0>, X4, late, "extend::it_changes_the_expiry_alone";
+    extend_by_years_changes_the_time_of_acquisition: on_extend::ChangesAcquiredAt<{ 366 * DAY_MS }>, X4, late, "extend::it_changes_the_expiry_alone";
     extend_burns_fences: on_extend::BurnsFence, X4, by_one, "extend::it_uses_no_fence";
     extend_deletes_first: on_races::ExtendDeletesFirst, X4, raced, "cancel::a_dropped_extend_leaves_the_lock_with_its_holder";
     extend_changes_the_fence_in_the_tolerance: on_tolerance::ExtendTakesAnew<false>, X4, in_tolerance, "tolerance::an_extend_is_like_any_other";

@@ -167,13 +167,14 @@ impl Fault for ChangesFence {
     }
 }
 
-/// Writes the whole row: the time of acquisition is that of the extend.
+/// Writes the whole row if the TTL is longer than this: the time of acquisition is that of the extend.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ChangesAcquiredAt;
+pub(crate) struct ChangesAcquiredAt<const ABOVE_MS: i64>;
 
-impl Fault for ChangesAcquiredAt {
+impl<const ABOVE_MS: i64> Fault for ChangesAcquiredAt<ABOVE_MS> {
     async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
-        let Some(held) = store.held_by(id).await else {
+        let held = store.held_by(id).await;
+        let Some(held) = held.filter(|_| ttl.as_millis() > ABOVE_MS) else {
             return store.memory.extend(id, ttl).await;
         };
         let key = &held.key;
@@ -209,19 +210,41 @@ impl Fault for AnswersTheOldExpiry {
     }
 }
 
-/// Does not write an expiry that is at most five milliseconds from the one that it would replace.
+/// Does not write an expiry that is at most so many milliseconds from the one that it would replace. It returns the one
+/// or the other.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SkipsASmallChange;
+pub(crate) struct SkipsASmallChange<const MILLIS: i64, const ANSWERS_THE_OLD: bool>;
 
-impl Fault for SkipsASmallChange {
+impl<const MILLIS: i64, const ANSWERS_THE_OLD: bool> Fault
+    for SkipsASmallChange<MILLIS, ANSWERS_THE_OLD>
+{
     async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
         let expires_at_ms = now_ms() + ttl.as_millis();
         match store.held_by(id).await {
-            Some(held) if (held.expires_at_ms - expires_at_ms).abs() <= 5 => {
-                Ok(ExtendResult::extended(expires_at_ms))
+            Some(held) if (held.expires_at_ms - expires_at_ms).abs() <= MILLIS => {
+                Ok(ExtendResult::extended(match ANSWERS_THE_OLD {
+                    true => held.expires_at_ms,
+                    false => expires_at_ms,
+                }))
             }
             _ => store.memory.extend(id, ttl).await,
         }
+    }
+}
+
+/// Writes the milliseconds of the expiry without their leading zeros, if they have one digit.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LosesZeros;
+
+impl Fault for LosesZeros {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let answer = store.memory.extend(id, ttl).await?;
+        let millis = answer.expires_at_ms().map_or(0, |at_ms| at_ms % 1_000);
+        if (1..=9).contains(&millis) {
+            let longer = lasting(ttl.as_millis() + millis * 99);
+            let _ = store.memory.extend(id, longer).await?;
+        }
+        Ok(answer)
     }
 }
 

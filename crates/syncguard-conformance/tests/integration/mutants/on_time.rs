@@ -216,14 +216,21 @@ impl Fault for TtlIsOneShort {
     }
 }
 
-/// Rounds the TTL of an extend to seconds.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ExtendTtlInSeconds;
+/// A day.
+pub(crate) const DAY_MS: i64 = 86_400_000;
 
-impl Fault for ExtendTtlInSeconds {
+/// Rounds the TTL of an extend to seconds if it is longer than this.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendTtlInSeconds<const ABOVE_MS: i64>;
+
+impl<const ABOVE_MS: i64> Fault for ExtendTtlInSeconds<ABOVE_MS> {
     async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
-        let ttl = lasting(ttl.as_millis() / 1_000 * 1_000);
-        store.memory.extend(id, ttl).await
+        let seconds = lasting(ttl.as_millis() / 1_000 * 1_000);
+        let rounds = ttl.as_millis() > ABOVE_MS;
+        store
+            .memory
+            .extend(id, if rounds { seconds } else { ttl })
+            .await
     }
 }
 
