@@ -84,55 +84,66 @@ pub(crate) fn refused<B: LockBackend>(
     })
 }
 
-/// The quickest grants of a free key, and the quickest refusals of another one.
+/// The quickest grants of a free key, and the quickest answers about another one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Quickest {
     granting: Duration,
-    refusing: Option<Duration>,
+    answering: Option<Duration>,
 }
 
 impl Quickest {
     pub(crate) const NONE: Self = Self {
         granting: Duration::MAX,
-        refusing: None,
+        answering: None,
     };
 
-    /// Acquires the idle key, and tries to acquire the other one. Returns whether that was refused.
+    /// Acquires the idle key.
     #[track_caller]
-    pub(crate) fn measure<B: LockBackend>(
+    pub(crate) fn grant<B: LockBackend>(
         &mut self,
         client: &Client<B>,
         idle: &LockKey,
-        key: &LockKey,
-    ) -> impl Future<Output = Result<bool, Failure>> {
+    ) -> impl Future<Output = Result<(), Failure>> {
         step(async move {
             let began = Instant::now();
             let grant = acquire(client, idle, LONG).await?;
             self.granting = self.granting.min(began.elapsed());
-            release(client, &grant.lock_id).await?;
+            release(client, &grant.lock_id).await
+        })
+    }
+
+    /// Tries to acquire the other key. Returns whether that was refused.
+    #[track_caller]
+    pub(crate) fn ask<B: LockBackend>(
+        &mut self,
+        client: &Client<B>,
+        key: &LockKey,
+    ) -> impl Future<Output = Result<bool, Failure>> {
+        step(async move {
             let (challenger, lasting) = (LockId::generate()?, ttl(LONG)?);
             let began = Instant::now();
             let refused = client.acquire(key, &challenger, lasting).await?.is_locked();
             let took = began.elapsed();
-            if refused {
-                self.refusing = Some(self.refusing.map_or(took, |quickest| quickest.min(took)));
-            } else {
+            self.answering = Some(self.answering.map_or(took, |quickest| quickest.min(took)));
+            if !refused {
                 release(client, &challenger).await?;
             }
             Ok(refused)
         })
     }
 
-    /// Fails if the quickest refusal took much longer than grants do.
+    /// How long an answer may take that does not wait.
+    pub(crate) fn bound(&self) -> Duration {
+        self.granting.saturating_mul(10) + ms(50)
+    }
+
+    /// Fails if the quickest answer took much longer than grants do.
     #[track_caller]
-    pub(crate) fn refusals_do_not_wait(&self) -> Result<(), Failure> {
-        let (refusing, bound) = (
-            self.refusing.unwrap_or_default(),
-            self.granting * 10 + ms(50),
-        );
+    pub(crate) fn answers_do_not_wait(&self) -> Result<(), Failure> {
+        let (answering, bound) = (self.answering.unwrap_or_default(), self.bound());
         require(
-            refusing <= bound,
-            format_args!("the quickest refusal: expected {bound:?} at most, saw {refusing:?}"),
+            answering <= bound,
+            format_args!("the quickest answer: expected {bound:?} at most, saw {answering:?}"),
         )
     }
 }

@@ -131,12 +131,13 @@ pub async fn it_never_waits_for_the_holder<H: Harness>(bench: Bench<H>) -> CaseR
     for _ in 0..ATTEMPTS {
         renew(&client, &extending, LONG).await?;
         for (key, quickest) in [&key, &extended].into_iter().zip(&mut quickest) {
-            let refused = quickest.measure(&other, &idle, key).await?;
+            quickest.grant(&other, &idle).await?;
+            let refused = quickest.ask(&other, key).await?;
             same("a contended attempt is Locked", refused, true)?;
         }
     }
     for quickest in quickest {
-        quickest.refusals_do_not_wait()?;
+        quickest.answers_do_not_wait()?;
     }
     release(&client, &holder).await?;
     release(&client, &extending).await?;

@@ -127,6 +127,8 @@ mutants! {
     acquire_waits_for_the_holder: on_acquire::Waits, A4, late, "acquire::it_never_waits_for_the_holder";
     acquire_waits_for_the_extended: on_acquire::WaitsWhere<true>, A4, after_extend, "acquire::it_never_waits_for_the_holder";
     acquire_waits_in_the_tolerance: on_acquire::WaitsWhere<false>, A4, in_tolerance, "tolerance::a_refusal_does_not_wait";
+    acquire_waits_for_the_end_of_the_tolerance: on_acquire::WaitsForTheEnd<1_000>, A4, in_tolerance, "tolerance::a_refusal_does_not_wait";
+    acquire_waits_near_the_end_of_the_tolerance: on_acquire::WaitsForTheEnd<150>, A4, in_tolerance, "tolerance::a_refusal_does_not_wait";
     acquire_lies_in_wait: on_acquire::LiesInWait, A4, doubled, "acquire::a_refusal_is_final";
     replay_is_refused: on_replay::IsRefused, A5, lost, "acquire::replay_gives_the_same_grant";
     replay_is_granted_anew: on_replay::IsGrantedAnew, A5, doubled, "acquire::replay_gives_the_same_grant";

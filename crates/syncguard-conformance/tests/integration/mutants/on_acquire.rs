@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use syncguard_core::backend::AcquireResult;
+use syncguard_core::backend::{AcquireResult, TIME_TOLERANCE_MS};
 use syncguard_core::{ErrorCode, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult};
 use tokio::task::yield_now;
 
@@ -66,6 +66,21 @@ impl<const EXTENDED: bool> Fault for WaitsWhere<EXTENDED> {
             true => Waits.acquire(store, ask).await,
             false => store.acquire(ask).await,
         }
+    }
+}
+
+/// Waits for the end of the tolerance, if that is no further away than this.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WaitsForTheEnd<const MILLIS: i64>;
+
+impl<const MILLIS: i64> Fault for WaitsForTheEnd<MILLIS> {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let holder = store.holder(ask.key).await;
+        let dead_in_ms = holder.map(|held| held.expires_at_ms + TIME_TOLERANCE_MS - now_ms());
+        if let Some(dead_in_ms @ 1..) = dead_in_ms.filter(|left| *left <= MILLIS) {
+            tokio::time::sleep(Duration::from_millis(dead_in_ms.unsigned_abs())).await;
+        }
+        store.acquire(ask).await
     }
 }
 
