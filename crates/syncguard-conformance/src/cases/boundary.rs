@@ -103,7 +103,7 @@ fn contend_to_the_end<H: Harness>(
     // A store whose chances have not fallen far enough after the first rounds would need more rounds than these.
     // Unless it answers at once: then it is the machine that is busy.
     const FIRST_ROUNDS: u32 = 3;
-    const ROUNDS: u32 = 8;
+    const ROUNDS: u32 = 16;
     const EACH: usize = 8;
     step(async move {
         let (client, other) = (bench.client().await?, bench.client().await?);
