@@ -205,10 +205,11 @@ macro_rules! __for_each_case {
                 a_halted_release_leaves_a_successor_alone [R3 R4 R5];
                 a_halted_release_frees_an_extended_lock [R1 O1];
                 a_halted_acquire_and_another_are_one_grant [A3 A1 F1 O1];
-                a_halted_acquire_leaves_other_keys_free [K2 O1];
+                a_halted_acquire_leaves_other_keys_free [K2 O1 L2];
                 a_halted_replay_leaves_a_successor_alone [A5 A2 E1];
                 a_halted_lookup_shows_one_lock_whole [L2 L3];
-                a_halted_lookup_shows_one_expiry [L1 L2 X4];
+                a_halted_lookup_shows_one_expiry [L1 L2 X4 N1];
+                a_halted_read_does_not_answer_for_a_later_one [L1 L2 L3 N1 N3];
                 a_halted_call_on_an_expired_lock_leaves_a_successor_alone [E1 R3 X3 L3 L4 N3 N6 F2];
                 a_halted_purge_leaves_successors_alone [P1 E1 F2];
             }

@@ -5,6 +5,7 @@
 //! goes on. Each case does so after each of the call's first polls, so that it halts between any two of
 //! its steps.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use syncguard_core::backend::{LockBackend, Lookup, MAX_PAGE_SIZE};
@@ -12,8 +13,8 @@ use syncguard_core::{LockId, LockInfoDebug, LockKey};
 
 use crate::clock::dead_at;
 use crate::outcome::{require, same, step};
-use crate::pages::{can_list, listed};
-use crate::polling::{HALTS, Halts};
+use crate::pages::{can_list, listed, lists};
+use crate::polling::{HALTS, Halts, poll_times};
 use crate::purge_race::PurgeRace;
 use crate::steps::{
     EXPIRING, LONG, acquire, acquire_as, expiring, fence_in, fence_of, free, held, holds_nothing,
@@ -175,7 +176,7 @@ pub async fn a_halted_acquire_and_another_are_one_grant<H: Harness>(bench: Bench
 
 /// An acquire that is halted keeps nobody from another key.
 ///
-/// Proves K2, O1.
+/// Proves K2, O1, L2. If its own lock can be found by key meanwhile, it can be found by id, too.
 pub async fn a_halted_acquire_leaves_other_keys_free<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let mut halts = Halts::new(&bench);
@@ -184,9 +185,13 @@ pub async fn a_halted_acquire_leaves_other_keys_free<H: Harness>(bench: Bench<H>
     for (polls, (key, beside)) in keys.enumerate() {
         let (id, lasting) = (LockId::generate()?, ttl(LONG)?);
         let acquiring = client.acquire(&key, &id, lasting);
-        let (acquired, granted) = halts
-            .halt(polls, acquiring, acquire(&other, &beside, LONG))
-            .await;
+        let meanwhile = async {
+            if other.lookup_raw(Lookup::Key(&key)).await?.is_some() {
+                held(&other, &key, &id).await?;
+            }
+            acquire(&other, &beside, LONG).await
+        };
+        let (acquired, granted) = halts.halt(polls, acquiring, meanwhile).await;
         same("a free key is Locked", acquired?.is_locked(), false)?;
         let granted = granted?.lock_id;
         held(&other, &key, &id).await?;
@@ -268,11 +273,12 @@ pub async fn a_halted_lookup_shows_one_lock_whole<H: Harness>(bench: Bench<H>) -
     Ok(halts.outcome())
 }
 
-/// A lookup that is halted while the lock is extended shows the lock before or after the extend.
+/// A read beside an extend of the lock shows the lock before or after the extend, whichever of the two is halted.
 ///
-/// Proves L1, L2, X4. `is_locked` says meanwhile that the key is held.
+/// Proves L1, L2, X4, N1. `is_locked` says meanwhile that the key is held.
 pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
+    let can_list = can_list(&bench, &client).await?;
     let mut halts = Halts::new(&bench);
     let key = bench.key("extended")?;
     let id = acquire(&client, &key, LONG).await?.lock_id;
@@ -298,8 +304,75 @@ pub async fn a_halted_lookup_shows_one_expiry<H: Harness>(bench: Bench<H>) -> Ca
         let (locked, extended) = halts.halt(polls, client.is_locked(&key), extend).await;
         extended?;
         same("is_locked of a lock that is extended", locked?, true)?;
+
+        let before = held(&client, &key, &id).await?;
+        lasting += ms(1_000);
+        let reads = async {
+            let locked = other.is_locked(&key).await?;
+            same("is_locked of a lock that is extended", locked, true)?;
+            let mut shown = Vec::new();
+            for by in [Lookup::Key(&key), Lookup::Id(&id)] {
+                shown.push(other.lookup_raw(by).await?);
+            }
+            if can_list {
+                let mut listed = listed(&other, key.as_str(), MAX_PAGE_SIZE).await?;
+                shown.push(listed.remove(key.as_str()));
+            }
+            Ok::<_, Failure>(shown)
+        };
+        let extend = renew(&client, &id, lasting);
+        let (extended, shown) = halts.halt(polls, extend, reads).await;
+        let mut after = before.clone();
+        after.expires_at_ms = extended?;
+        for shown in shown? {
+            require(
+                shown.as_ref() == Some(&before) || shown.as_ref() == Some(&after),
+                format_args!("beside an extend: expected {before:?} or {after:?}, saw {shown:?}"),
+            )?;
+        }
     }
     release(&client, &id).await?;
+    Ok(halts.outcome())
+}
+
+/// A read shows what was done before it began, even if an earlier read of its client has not ended.
+///
+/// Proves L1, L2, L3, N1, N3. While reads of a client are halted, or after they were dropped, another client acquires the
+/// key or releases it.
+pub async fn a_halted_read_does_not_answer_for_a_later_one<H: Harness>(
+    bench: Bench<H>,
+) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let can_list = can_list(&bench, &client).await?;
+    let mut halts = Halts::new(&bench);
+    for (polls, drops) in (1..HALTS).flat_map(|polls| [(polls, false), (polls, true)]) {
+        // None is the beginning of another one: a listing shows one lock.
+        let key = bench.key(&format!("{drops}:{polls}:read"))?;
+        let id = LockId::generate()?;
+        let acquired = async {
+            acquire_as(&other, &key, &id, LONG).await?;
+            let info = held(&client, &key, &id).await?;
+            let listed = BTreeMap::from([(key.as_str().to_owned(), info)]);
+            if can_list {
+                lists(&client, key.as_str(), MAX_PAGE_SIZE, &listed).await?;
+            }
+            Ok(())
+        };
+        let reads = read(&client, &key, &id, can_list);
+        beside(&mut halts, polls, drops, reads, acquired).await?;
+        let released = async {
+            release(&other, &id).await?;
+            free(&client, &key).await?;
+            let by_id = client.lookup_raw(Lookup::Id(&id)).await?;
+            same("lookup of a released id", by_id, None)?;
+            if can_list {
+                lists(&client, key.as_str(), MAX_PAGE_SIZE, &BTreeMap::new()).await?;
+            }
+            Ok(())
+        };
+        let reads = read(&client, &key, &id, can_list);
+        beside(&mut halts, polls, drops, reads, released).await?;
+    }
     Ok(halts.outcome())
 }
 
@@ -415,6 +488,49 @@ impl LateCall {
             Ok(None)
         })
     }
+}
+
+/// Reads the lock on a key in every way at once.
+#[track_caller]
+fn read<'a, B: LockBackend>(
+    client: &'a Client<B>,
+    key: &'a LockKey,
+    id: &'a LockId,
+    can_list: bool,
+) -> impl Future<Output = Result<(), Failure>> + 'a {
+    step(async move {
+        let listing = async {
+            if can_list {
+                listed(client, key.as_str(), MAX_PAGE_SIZE).await?;
+            }
+            Ok(())
+        };
+        let (locked, by_key, by_id, listed) = tokio::join!(
+            client.is_locked(key),
+            client.lookup_raw(Lookup::Key(key)),
+            client.lookup_raw(Lookup::Id(id)),
+            listing,
+        );
+        let _ = (locked?, by_key?, by_id?);
+        listed
+    })
+}
+
+/// Runs other work while a call is halted, or after it was dropped.
+async fn beside(
+    halts: &mut Halts,
+    polls: usize,
+    drops: bool,
+    call: impl Future<Output = Result<(), Failure>>,
+    work: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    if drops {
+        let _ = poll_times(polls, call).await;
+        return work.await;
+    }
+    let (called, worked) = halts.halt(polls, call, work).await;
+    called?;
+    worked
 }
 
 /// Releases the lock of `former`, and acquires the key for somebody else.

@@ -12,6 +12,7 @@ mod on_clearing;
 mod on_clients;
 mod on_extend;
 mod on_fences;
+mod on_flights;
 mod on_halts;
 mod on_keys;
 mod on_listing;
@@ -212,6 +213,8 @@ mutants! {
     is_locked_forgets_extends: on_reads::IsLockedForgetsExtends, L1, after_extend, "extend::renewals_keep_others_out";
     is_locked_sees_the_expired: on_reads::IsLockedSeesTheExpired, L1, after_expiry, "expiry::after_the_tolerance_the_key_is_free";
     is_locked_misses_the_extended: on_races::IsLockedMissesTheExtended, L1, raced, "races::a_halted_lookup_shows_one_expiry";
+    is_locked_joins_one_under_way: on_flights::IsLockedJoins, L1, raced, "races::a_halted_read_does_not_answer_for_a_later_one";
+    is_locked_repeats_a_dropped_one: on_flights::IsLockedRepeatsTheDropped, L1, raced, "races::a_halted_read_does_not_answer_for_a_later_one";
     lookup_by_id_ignores_the_owner: on_reads::IgnoresOwner, L2, wrong_owner, "lookup::by_id_it_shows_the_ids_own_lock";
     lookup_by_id_shows_the_newest: on_reads::ShowsTheNewest, L2, wrong_key, "lookup::it_finds_one_among_many";
     lookup_shows_local_time: on_reads::ShowsLocalTime, L2, late, "lookup::it_shows_the_grant_by_key_and_by_id";
@@ -220,6 +223,9 @@ mutants! {
     lookup_is_torn: on_races::LookupIsTorn, L2, raced, "races::a_halted_lookup_shows_one_lock_whole";
     lookup_by_id_follows_the_key: on_races::LookupByIdFollowsTheKey, L2, raced, "races::a_halted_lookup_shows_one_lock_whole";
     lookup_misses_the_extended: on_races::LookupMissesTheExtended, L2, raced, "races::a_halted_lookup_shows_one_expiry";
+    lookup_joins_one_under_way: on_flights::LookupJoins, L2, raced, "races::a_halted_read_does_not_answer_for_a_later_one";
+    lookup_misses_what_is_acquired: on_flights::AcquireIndexesAfterwards, L2, raced, "races::a_halted_acquire_leaves_other_keys_free";
+    lookup_misses_what_is_extended: on_flights::ExtendReindexes, L2, raced, "races::a_halted_lookup_shows_one_expiry";
     lookup_matches_ids_by_like: on_patterns::LookupMatches, L2, wrong_owner, "patterns::ids_match_themselves_alone";
     lookup_shows_the_released: on_reads::ShowsTheReleased, L3, late, "release::it_forgets_the_id";
     lookup_shows_the_expired: on_reads::ShowsTheExpired, L3, after_expiry, "expiry::after_the_tolerance_the_key_is_free";
@@ -239,6 +245,8 @@ mutants! {
     listing_skips_one_between_pages: on_listing::SkipsOne, N1, by_one, "listing::a_lock_is_shown_once";
     listing_forgets_extends: on_listing::ForgetsExtends, N1, after_extend, "listing::every_live_lock_is_shown";
     listing_pages_by_number: on_listing::PagesByNumber, N1, raced, "listing::locks_that_come_and_go_hide_no_other";
+    listing_joins_one_under_way: on_flights::ListingJoins, N1, raced, "races::a_halted_read_does_not_answer_for_a_later_one";
+    listing_misses_what_is_extended: on_flights::ExtendRelists, N1, raced, "races::a_halted_lookup_shows_one_expiry";
     listing_repeats_in_a_page: on_listing::RepeatsInThePage, N2, doubled, "listing::a_lock_is_shown_once";
     listing_repeats_the_last_of_a_page: on_listing::RepeatsTheLast, N2, by_one, "listing::a_lock_is_shown_once";
     listing_shows_the_released: on_listing::ShowsTheReleased, N3, late, "listing::the_dead_are_not_shown";
