@@ -1,6 +1,7 @@
 //! Listings, as cases ask for them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use syncguard_core::backend::{FenceToken, ListPage, ListPosition, LockBackend};
 use syncguard_core::list::KeyPrefix;
@@ -8,7 +9,7 @@ use syncguard_core::{LockId, LockInfoDebug, LockKey};
 
 use crate::harness::Fence;
 use crate::outcome::{require, same, step};
-use crate::steps::{LONG, acquire, release};
+use crate::steps::{LONG, acquire, release, renew};
 use crate::{Bench, Client, Failure, Harness, Outcome};
 
 pub(crate) const CANNOT_LIST: Outcome =
@@ -250,6 +251,48 @@ pub(crate) fn changes_between_pages<H: Harness>(
             same(&what, listed.get(text), Some(lock))?;
         }
         Ok(())
+    })
+}
+
+/// Fails unless a listing shows each of these locks once, although after its first page those that it has shown are
+/// extended by one TTL, the others by another one, and the lock at which the page ended is released. Then releases all.
+#[track_caller]
+pub(crate) fn extends_between_pages<B: LockBackend>(
+    client: &Client<B>,
+    other: &Client<B>,
+    prefix: &str,
+    locks: &Listed<B::Fence>,
+    (shown, to_come): (Duration, Duration),
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let (mut listing, mut seen) = (Listing::new(client, prefix, 4)?, BTreeSet::new());
+        let mut held = locks.clone();
+        while let Some(page) = listing.next_page().await? {
+            for lock in &page.locks {
+                let first = seen.insert(lock.key.as_str().to_owned());
+                require(
+                    first || page.may_repeat,
+                    "a listing: expected each lock once, saw one again",
+                )?;
+            }
+            if listing.pages == 1 {
+                for (text, lock) in locks {
+                    let lasting = if seen.contains(text) { shown } else { to_come };
+                    renew(other, &lock.lock_id, lasting).await?;
+                }
+                if let Some(last) = page.locks.last() {
+                    release(other, &last.lock_id).await?;
+                    held.remove(last.key.as_str());
+                }
+            }
+        }
+        for text in locks.keys() {
+            require(
+                seen.contains(text),
+                format_args!("a listing: expected the lock on {text:?}, extended meanwhile"),
+            )?;
+        }
+        release_all(other, &held).await
     })
 }
 

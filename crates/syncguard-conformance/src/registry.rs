@@ -119,11 +119,12 @@ macro_rules! __for_each_case {
                 a_lock_is_shown_once [N2 N1];
                 pages_are_bounded [N5];
                 the_dead_are_not_shown [N3 E2 L3];
-                nothing_else_is_shown [N3 K3];
-                a_prefix_is_no_pattern [N4 N1];
+                nothing_else_is_shown [N3 N1 K3];
+                a_prefix_is_no_pattern [N4 N1 N5];
                 a_prefix_is_taken_to_the_letter [N4 N1 K1];
                 any_key_is_shown [N1 K2 K4];
                 locks_that_come_and_go_hide_no_other [N1 N2];
+                locks_that_change_are_shown_once [N1 N2];
                 a_thousand_locks_are_shown [N1 N2 N5];
                 it_changes_nothing [N6];
                 it_shows_hashes [N1 L5];

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use syncguard_core::backend::MAX_PAGE_SIZE;
-use syncguard_core::{LockError, LockInfoDebug, LockKey};
+use syncguard_core::{LockError, LockId, LockInfoDebug, LockKey};
 
 use super::patterns::PATTERNS;
 use crate::clock::{LIFETIMES, acquire_briefly, dead_at, too_slow};
 use crate::keyspace::{filled, wide_keys};
 use crate::outcome::{require, same};
 use crate::pages::{
-    CANNOT_LIST, beginning, can_list, changes_between_pages, hold, listed, lists, looked_up, pages,
-    release_all, shows_all,
+    CANNOT_LIST, beginning, can_list, changes_between_pages, extends_between_pages, hold, listed,
+    lists, looked_up, pages, release_all, shows_all,
 };
 use crate::steps::{
     LONG, acquire, fence_of, fence_step, free, held, join, ms, next_fence, release, renew, rise,
@@ -51,10 +51,15 @@ pub async fn every_live_lock_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult
             lists(client, bench.namespace(), limit, &expected).await?;
         }
     }
-    let id = acquire(&clients[0], &bench.key("at-once")?, LONG).await?;
+    let key = bench.key("at-once")?;
+    let id = acquire(&clients[0], &key, LONG).await?.lock_id;
     let at_once = listed(&clients[1], bench.namespace(), MAX_PAGE_SIZE).await?;
     same("locks after one more grant", at_once.len(), 25)?;
-    release(&clients[0], &id.lock_id).await?;
+    let extended = renew(&clients[0], &id, LONG * 2).await?;
+    let at_once = listed(&clients[1], key.as_str(), MAX_PAGE_SIZE).await?;
+    let shown = at_once.get(key.as_str()).map(|lock| lock.expires_at_ms);
+    same("the expiry after an extend", shown, Some(extended))?;
+    release(&clients[0], &id).await?;
     release_all(&clients[0], &expected).await?;
     lists(&clients[1], bench.namespace(), 7, &BTreeMap::new()).await?;
     Ok(Outcome::Passed)
@@ -157,15 +162,19 @@ pub async fn the_dead_are_not_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// A listing shows no fence counters and no other internal entries of the store.
 ///
-/// Proves N3, K3. Also with the prefixes that a store may use for such names.
+/// Proves N3, N1, K3. Also with the prefixes that a store may use for such names. It shows the locks on keys that look
+/// like such names.
 pub async fn nothing_else_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     if !can_list(&bench, &client).await? {
         return Ok(CANNOT_LIST);
     }
-    let (key, idle) = (bench.key("held")?, bench.key("idle")?);
-    next_fence(&client, &idle).await?;
-    let expected = hold(&client, &[key]).await?;
+    next_fence(&client, &bench.key("idle")?).await?;
+    let like_an_id = format!("held:{}", LockId::generate()?.as_str());
+    let keys = ["held", "fence:held", "id:held", "held:id", &like_an_id];
+    let keys = keys.map(|name| bench.key(name));
+    let keys = keys.into_iter().collect::<Result<Vec<_>, Failure>>()?;
+    let expected = hold(&client, &keys).await?;
     lists(&client, bench.namespace(), MAX_PAGE_SIZE, &expected).await?;
     for prefix in ["", "fence:", "id:"] {
         for (text, lock) in listed(&client, prefix, MAX_PAGE_SIZE).await? {
@@ -185,7 +194,7 @@ pub async fn nothing_else_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// A prefix that is a pattern selects the keys that begin with it, not those that it matches.
 ///
-/// Proves N4, N1. Patterns of `LIKE`, of globs and of regular expressions.
+/// Proves N4, N1, N5. Patterns of `LIKE`, of globs and of regular expressions. The same for the key at which a page ends.
 pub async fn a_prefix_is_no_pattern<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     if !can_list(&bench, &client).await? {
@@ -203,6 +212,7 @@ pub async fn a_prefix_is_no_pattern<H: Harness>(bench: Bench<H>) -> CaseResult {
         let prefix = name(index, pattern);
         lists(&client, &prefix, MAX_PAGE_SIZE, &beginning(&all, &prefix)).await?;
     }
+    lists(&client, bench.namespace(), 1, &all).await?;
     release_all(&client, &all).await?;
     Ok(Outcome::Passed)
 }
@@ -210,7 +220,7 @@ pub async fn a_prefix_is_no_pattern<H: Harness>(bench: Bench<H>) -> CaseResult {
 /// A prefix selects the keys that begin with exactly its characters.
 ///
 /// Proves N4, N1, K1. The prefix may be a whole key, in any spelling. Case, accents and width make a difference.
-/// Characters above U+FFFF have their place in the order of keys.
+/// Characters above U+FFFF have their place in the order of keys. The last character of a long prefix counts.
 pub async fn a_prefix_is_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     if !can_list(&bench, &client).await? {
@@ -220,6 +230,8 @@ pub async fn a_prefix_is_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> Cas
         "order",
         "order:1",
         "order:2",
+        "order::",
+        "order::1",
         "order;",
         "orde",
         "Order",
@@ -250,7 +262,10 @@ pub async fn a_prefix_is_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> Cas
     let keys = endings.map(|ending| LockKey::new(&name(ending)));
     let keys = keys.into_iter().collect::<Result<Vec<_>, LockError>>()?;
     let all = hold(&client, &keys).await?;
-    for ending in endings.into_iter().chain(["", "order:", "order:12", "x"]) {
+    for ending in endings
+        .into_iter()
+        .chain(["", "order:", "order:12", "x", "\u{d7ff}"])
+    {
         let prefix = name(ending);
         lists(&client, &prefix, 3, &beginning(&all, &prefix)).await?;
     }
@@ -258,6 +273,19 @@ pub async fn a_prefix_is_taken_to_the_letter<H: Harness>(bench: Bench<H>) -> Cas
     let expected = beginning(&all, &name("\u{e9}"));
     same("keys that begin with an accent", expected.len(), 2)?;
     lists(&client, &name("e\u{301}"), 3, &expected).await?;
+    release_all(&client, &all).await?;
+    let long = name(&"long".repeat(75));
+    let keys = [1, 2].map(|end| LockKey::new(&format!("{long}{end}/")));
+    let keys = keys.into_iter().collect::<Result<Vec<_>, LockError>>()?;
+    let all = hold(&client, &keys).await?;
+    let prefix = format!("{long}1");
+    // A key in shortened form may be left out.
+    for text in listed(&client, &prefix, 3).await?.keys() {
+        require(
+            text.starts_with(&prefix),
+            format_args!("a listing of {prefix:?}: expected no other locks, saw {text:?}"),
+        )?;
+    }
     release_all(&client, &all).await?;
     Ok(Outcome::Passed)
 }
@@ -326,11 +354,33 @@ pub async fn locks_that_come_and_go_hide_no_other<H: Harness>(bench: Bench<H>) -
     Ok(Outcome::Passed)
 }
 
-/// A listing of a thousand locks shows each of them.
+/// A listing shows each lock once, whichever of them are extended or released between its pages.
 ///
-/// Proves N1, N2, N5. Granted by many tasks, and listed in pages of the default size and of the greatest.
+/// Proves N1, N2. After the first page another client releases the lock at which it ended, extends the others, and
+/// shortens those that are still to come. Then the other way round.
+pub async fn locks_that_change_are_shown_once<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    if !can_list(&bench, &client).await? {
+        return Ok(CANNOT_LIST);
+    }
+    for (name, shown, to_come) in [
+        ("first-later", LONG * 3, LONG / 2),
+        ("first-sooner", LONG / 2, LONG * 3),
+    ] {
+        let locks = hold(&client, &bench.keys(name, 12)?).await?;
+        let prefix = format!("{}:{name}", bench.namespace());
+        extends_between_pages(&client, &other, &prefix, &locks, (shown, to_come)).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A listing of more than a thousand locks shows each of them.
+///
+/// Proves N1, N2, N5. Granted by many tasks, and listed in pages of the default size and of the greatest, which is too
+/// small for all.
 pub async fn a_thousand_locks_are_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
     const TASKS: usize = 10;
+    const OF_TASK: usize = 110;
     let clients = bench.clients(2).await?;
     if !can_list(&bench, &clients[0]).await? {
         return Ok(CANNOT_LIST);
@@ -338,7 +388,7 @@ pub async fn a_thousand_locks_are_shown<H: Harness>(bench: Bench<H>) -> CaseResu
     let mut tasks = Vec::new();
     for task in 0..TASKS {
         let client = clients[task % 2].clone();
-        let keys = bench.keys(&format!("one-of-many:{task}"), 1_000 / TASKS)?;
+        let keys = bench.keys(&format!("one-of-many:{task}"), OF_TASK)?;
         tasks.push(tokio::spawn(async move {
             let mut locks = BTreeMap::new();
             for key in keys {
@@ -352,7 +402,7 @@ pub async fn a_thousand_locks_are_shown<H: Harness>(bench: Bench<H>) -> CaseResu
     let held = join(tasks).await?;
     for limit in [100, MAX_PAGE_SIZE] {
         let listed = listed(&clients[0], bench.namespace(), limit).await?;
-        same("locks of the listing", listed.len(), 1_000)?;
+        same("locks of the listing", listed.len(), TASKS * OF_TASK)?;
         for (text, grant) in held.iter().flat_map(|(_, locks)| locks) {
             let found = listed.get(text);
             let found = found.map(|lock| (lock.lock_id, lock.expires_at_ms, lock.fence));

@@ -7,7 +7,7 @@ use syncguard_core::backend::{
     AcquireResult, ListPage, ListPosition, MAX_PAGE_SIZE, TIME_TOLERANCE_MS,
 };
 use syncguard_core::list::KeyPrefix;
-use syncguard_core::{LockId, LockInfoDebug, LockKey, Ttl};
+use syncguard_core::{ExtendResult, LockId, LockInfoDebug, LockKey, Ttl};
 
 use super::broken::Fault;
 use super::store::{Answer, Ask, Store, Wanted, now_ms};
@@ -468,5 +468,179 @@ impl Fault for CleansFences {
             }
         }
         store.memory.list(wanted).await
+    }
+}
+
+/// Shows one lock more than the greatest limit.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ShowsOneMoreThanTheGreatest;
+
+impl Fault for ShowsOneMoreThanTheGreatest {
+    async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
+        let mut page = store.memory.list(wanted).await?.expect("it lists");
+        if let Some(next) = page.next.take_if(|_| page.locks.len() >= 1_000) {
+            let (after, limit) = (Some(&next), 1);
+            let one = Wanted {
+                after,
+                limit,
+                ..wanted
+            };
+            let one = store.memory.list(one).await?.expect("it lists");
+            page.locks.extend(one.locks);
+            page.next = one.next;
+        }
+        Ok(Some(page))
+    }
+}
+
+/// Takes a page of a thousand locks for the last one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StopsAtAThousand;
+
+impl Fault for StopsAtAThousand {
+    async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
+        page(store, wanted, |page| {
+            page.next.take_if(|_| page.locks.len() >= 1_000);
+        })
+        .await
+    }
+}
+
+/// Shows a lock that was extended as it was before, to the first page of a listing after that.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LagsBehindExtends(Arc<Mutex<HashMap<LockId, i64>>>);
+
+impl Fault for LagsBehindExtends {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        if let Some(held) = store.held_by(id).await {
+            self.0.lock().unwrap().insert(*id, held.expires_at_ms);
+        }
+        store.memory.extend(id, ttl).await
+    }
+
+    async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
+        let before = std::mem::take(&mut *self.0.lock().unwrap());
+        page(store, wanted, |page| {
+            for lock in &mut page.locks {
+                if let Some(expires_at_ms) = before.get(&lock.lock_id) {
+                    lock.expires_at_ms = *expires_at_ms;
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// Continues a listing with what its first page read, without the locks that have changed since.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MissesWhatHasChanged(Arc<Mutex<Vec<LockInfoDebug>>>);
+
+impl Fault for MissesWhatHasChanged {
+    async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
+        if wanted.after.is_none() {
+            *self.0.lock().unwrap() = all(store, wanted.prefix).await?;
+        }
+        let read = self.0.lock().unwrap().clone();
+        page(store, wanted, |page| {
+            page.locks.retain(|lock| read.contains(lock));
+        })
+        .await
+    }
+}
+
+/// Pages in the order of the expiries. It says that it may repeat locks, or not.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PagesByExpiry<const MAY_REPEAT: bool>;
+
+impl<const MAY_REPEAT: bool> Fault for PagesByExpiry<MAY_REPEAT> {
+    async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
+        let place =
+            |lock: &LockInfoDebug| format!("{:020} {}", lock.expires_at_ms, lock.key.as_str());
+        let mut locks = all(store, wanted.prefix).await?;
+        locks.sort_by_key(place);
+        if let Some(after) = wanted.after {
+            locks.retain(|lock| place(lock).as_str() > after.as_str());
+        }
+        let limit = usize::try_from(wanted.limit).unwrap();
+        let more = locks.len() > limit;
+        locks.truncate(limit);
+        let last = locks.last().filter(|_| more);
+        let next = last.map(|lock| ListPosition::new(place(lock)));
+        let mut page = ListPage::new(locks, next);
+        page.may_repeat = MAY_REPEAT;
+        Ok(Some(page))
+    }
+}
+
+/// Begins again if the lock at which the page before ended is gone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BeginsAgain;
+
+impl Fault for BeginsAgain {
+    async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
+        let mut after = wanted.after;
+        if let Some(at) = wanted.after {
+            let holder = store.holder(&LockKey::new(at.as_str())?).await;
+            after = after.filter(|_| holder.is_some());
+        }
+        store.memory.list(Wanted { after, ..wanted }).await
+    }
+}
+
+/// Has positions of several parts, and takes what is behind a bar in a key for the next part.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CutsPositionsAtABar;
+
+impl Fault for CutsPositionsAtABar {
+    async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
+        page(store, wanted, |page| {
+            let next = page.next.take();
+            let cut = |at: ListPosition| at.as_str().split('|').next().unwrap().to_owned();
+            page.next = next.map(cut).map(ListPosition::new);
+        })
+        .await
+    }
+}
+
+/// Takes keys for names of its own: of fence counters, or of entries of its index of ids.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HidesNames<const IDS: bool>;
+
+impl<const IDS: bool> Fault for HidesNames<IDS> {
+    async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
+        let is_own = |name: &str| match IDS {
+            true => LockId::parse(name.rsplit(':').next().unwrap()).is_ok(),
+            false => name.contains("fence:"),
+        };
+        page(store, wanted, |page| {
+            page.locks.retain(|lock| !is_own(lock.key.as_str()));
+        })
+        .await
+    }
+}
+
+/// Finds nothing behind the last character before the surrogates: the next code point is none.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct EndsAtTheSurrogates;
+
+impl Fault for EndsAtTheSurrogates {
+    async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
+        let ends = wanted.prefix.as_str().ends_with('\u{d7ff}');
+        page(store, wanted, |page| page.locks.retain(|_| !ends)).await
+    }
+}
+
+/// Compares prefixes without two colons at their end, or the first 255 bytes of them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CutsPrefixes<const LONG: bool>;
+
+impl<const LONG: bool> Fault for CutsPrefixes<LONG> {
+    async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
+        let prefix = wanted.prefix.as_str();
+        let cut = match LONG {
+            true => prefix.get(..255).unwrap_or(prefix),
+            false => prefix.strip_suffix("::").unwrap_or(prefix),
+        };
+        page_of(all(store, &KeyPrefix::new(cut)?).await?)
     }
 }
