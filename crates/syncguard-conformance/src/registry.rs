@@ -228,6 +228,7 @@ macro_rules! __for_each_case {
                 a_call_that_changes_nothing_leaves_nothing [G3 A2 L4 R2 X3];
                 a_watch_leaves_nothing [G3 W2];
                 an_abandoned_acquire_leaves_nothing [G3 C1];
+                an_abandoned_release_leaves_nothing [G1 C4];
                 a_halted_call_leaves_nothing [G1 G3 X3 R1 A5];
                 a_halted_purge_leaves_nothing [G2 P1];
                 a_call_in_the_tolerance_leaves_nothing [G3 A2 L4];

@@ -8,20 +8,20 @@ use syncguard_core::list::KeyPrefix;
 use syncguard_core::{LockId, LockKey};
 
 use super::tolerance::TOO_SLOW;
-use crate::clock::acquire_briefly;
-use crate::outcome::same;
+use crate::clock::{acquire_briefly, dead_at};
+use crate::outcome::{same, step};
 use crate::polling::{HALTS, Halts, poll_once, poll_times};
 use crate::purge_race::PurgeRace;
 use crate::steps::{
-    DRAIN, LONG, SOON, acquire, join, ms, next_fence, not_released, not_renewed, refused, release,
-    renew, ttl,
+    DRAIN, EXPIRING, LONG, SOON, acquire, holds_nothing, join, ms, next_fence, not_released,
+    not_renewed, refused, release, renew, ttl,
 };
 use crate::view::View;
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 /// A released key leaves its fence counter, and nothing else.
 ///
-/// Proves G1, K3, R1. Extended or not, released by its own client or by another.
+/// Proves G1, K3, R1. Never extended or up to three times, released by its own client or by another.
 pub async fn a_released_key_leaves_its_counter<H: Harness>(bench: Bench<H>) -> CaseResult {
     let Some(view) = View::new(&bench).await? else {
         return Ok(Outcome::NO_VIEW);
@@ -33,10 +33,10 @@ pub async fn a_released_key_leaves_its_counter<H: Harness>(bench: Bench<H>) -> C
     }
     view.keeps("20 held locks", 20, 20).await?;
     for (index, id) in ids.iter().enumerate() {
-        if index % 2 == 0 {
+        for _ in 0..index % 4 {
             renew(&other, id, LONG * 2).await?;
         }
-        let by = if index % 4 < 2 { &client } else { &other };
+        let by = if index % 3 == 0 { &client } else { &other };
         release(by, id).await?;
         if index == 9 {
             view.keeps("10 held locks and 10 released ones", 10, 20)
@@ -70,7 +70,8 @@ pub async fn a_key_acquired_again_and_again_leaves_one_counter<H: Harness>(
 
 /// An expired lock leaves its fence counter once it is purged, or once the key is acquired again.
 ///
-/// Proves G2, G3, E2. The lock is extended or not. Further calls of its former holder find no lock.
+/// Proves G2, G3, E2. The lock is extended or not, and refuses its key to others while it is live. Keys expire and are
+/// acquired again twice. Calls about an expired lock find no lock, before and after it was taken over.
 pub async fn an_expired_lock_leaves_its_counter<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (Some(view), Some(taken_over)) = (
         View::new(&bench).await?,
@@ -79,48 +80,66 @@ pub async fn an_expired_lock_leaves_its_counter<H: Harness>(bench: Bench<H>) -> 
         return Ok(Outcome::NO_VIEW);
     };
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let mut expiring = Vec::new();
+    let mut leases = Vec::new();
     for key in bench.keys("purged", 4)? {
-        expiring.push(acquire_briefly(&client, &key).await?);
+        leases.push(acquire_briefly(&client, &key).await?);
+        challenge(&other, &key).await?;
     }
     for key in bench.keys("extended", 4)? {
         let id = acquire(&client, &key, LONG).await?.lock_id;
-        renew(&client, &id, ms(10)).await?;
+        renew(&client, &id, EXPIRING).await?;
     }
-    let successions = bench.keys("taken-over", 4)?;
+    let (successions, mut former) = (bench.keys("taken-over", 4)?, Vec::new());
     for (index, key) in successions.iter().enumerate() {
         let lease = acquire_briefly(&client, key).await?;
         if index % 2 == 0 {
             // Unless it has expired already.
-            let _ = client.extend(&lease.grant.lock_id, ttl(ms(10))?).await?;
+            let _ = client.extend(&lease.grant.lock_id, ttl(EXPIRING)?).await?;
         }
-        expiring.push(lease);
+        former.push(lease.grant.lock_id);
+        leases.push(lease);
     }
-    let mut overrun = Vec::new();
-    for key in bench.keys("late", 4)? {
-        overrun.push(acquire_briefly(&client, &key).await?);
+    let (late, mut overrun) = (bench.keys("late", 4)?, Vec::new());
+    for key in &late {
+        let lease = acquire_briefly(&client, key).await?;
+        overrun.push(lease.grant.lock_id);
+        leases.push(lease);
     }
-    for lease in expiring.iter().chain(&overrun) {
+    for lease in &leases {
         lease.end().await;
     }
 
-    let mut successors = Vec::new();
-    for key in &successions {
-        successors.push(acquire(&other, key, LONG).await?.lock_id);
+    for (key, id) in late.iter().zip(&overrun) {
+        let _ = client.is_locked(key).await?;
+        let _ = client.lookup_raw(Lookup::Key(key)).await?;
+        let _ = client.lookup_raw(Lookup::Id(id)).await?;
+        let _ = client.watch(key).await?;
+        holds_nothing(&client, id).await?;
     }
-    taken_over
-        .keeps("4 locks that were taken over", 4, 4)
-        .await?;
-    for id in &successors {
-        release(&other, id).await?;
+    for is_last in [false, true] {
+        let mut successors = Vec::new();
+        for (key, id) in successions.iter().zip(&former) {
+            successors.push(acquire(&other, key, LONG).await?.lock_id);
+            holds_nothing(&client, id).await?;
+        }
+        taken_over
+            .keeps("4 locks that were taken over", 4, 4)
+            .await?;
+        for id in &successors {
+            if is_last {
+                release(&other, id).await?;
+            } else {
+                renew(&other, id, EXPIRING).await?;
+            }
+        }
+        if !is_last {
+            tokio::time::sleep_until(dead_at(EXPIRING).into()).await;
+            former = successors;
+        }
     }
     taken_over
         .keeps("4 locks that were taken over and released", 0, 4)
         .await?;
-    for lease in &overrun {
-        not_renewed(&client, &lease.grant.lock_id).await?;
-        not_released(&client, &lease.grant.lock_id).await?;
-    }
     // Other users purge the store, too, and a purge keeps what expired a moment ago.
     let began = Instant::now();
     while view.count().await? != view.expected(0, 16) && began.elapsed() < SOON {
@@ -134,8 +153,8 @@ pub async fn an_expired_lock_leaves_its_counter<H: Harness>(bench: Bench<H>) -> 
 
 /// A call that changes nothing leaves nothing.
 ///
-/// Proves G3, A2, L4, R2, X3. Refusals, calls with ids that hold nothing, reads, listings and purges: on a held key,
-/// on a released one, and on keys that were never acquired.
+/// Proves G3, A2, L4, R2, X3. Refusals, calls with ids that hold nothing, reads, purges, and listings of which nobody
+/// asks for the second page: on held keys, on a released one, and on keys that were never acquired.
 pub async fn a_call_that_changes_nothing_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     let Some(view) = View::new(&bench).await? else {
         return Ok(Outcome::NO_VIEW);
@@ -143,9 +162,11 @@ pub async fn a_call_that_changes_nothing_leaves_nothing<H: Harness>(bench: Bench
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (held, released) = (bench.key("held")?, bench.key("released")?);
     let holder = acquire(&client, &held, LONG).await?.lock_id;
+    let beside = acquire(&client, &bench.key("held-beside")?, LONG).await?;
     let former = acquire(&client, &released, LONG).await?.lock_id;
     release(&client, &former).await?;
-    view.keeps("a held lock and a released one", 1, 2).await?;
+    view.keeps("two held locks and a released one", 2, 3)
+        .await?;
     for new in bench.keys("new", 25)? {
         refused(&other, &held).await?;
         for key in [&held, &released, &new] {
@@ -158,19 +179,24 @@ pub async fn a_call_that_changes_nothing_leaves_nothing<H: Harness>(bench: Bench
             let _ = other.lookup_raw(Lookup::Id(&id)).await?;
         }
         let prefix = KeyPrefix::new(bench.namespace())?;
-        let _ = other.list(&prefix, None, 10).await?;
+        let _ = other.list(&prefix, None, 1).await?;
         let _ = other.purge_expired(1).await?;
     }
-    view.keeps("a held lock and a released one, after calls in vain", 1, 2)
-        .await?;
+    view.keeps(
+        "two held locks and a released one, after calls in vain",
+        2,
+        3,
+    )
+    .await?;
     release(&client, &holder).await?;
-    view.keeps("two released locks", 0, 2).await?;
+    release(&client, &beside.lock_id).await?;
+    view.keeps("three released locks", 0, 3).await?;
     Ok(Outcome::Passed)
 }
 
 /// A watch that has ended leaves nothing.
 ///
-/// Proves G3, W2. It resolved, was dropped while it waited, or was never awaited.
+/// Proves G3, W2. It resolved, was dropped while it waited, or was never awaited. Its key was held, or never acquired.
 pub async fn a_watch_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
     let Some(view) = View::new(&bench).await? else {
         return Ok(Outcome::NO_VIEW);
@@ -197,6 +223,11 @@ pub async fn a_watch_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
             return Ok(Outcome::NO_WAKE_UPS);
         }
         release(&client, &id).await?;
+    }
+    for key in bench.keys("never", 3)? {
+        if let Some(mut watch) = other.watch(&key).await? {
+            watch.changed().await?;
+        }
     }
     view.soon_keeps("9 released locks that were watched", 0, 9)
         .await?;
@@ -230,6 +261,26 @@ pub async fn an_abandoned_acquire_leaves_nothing<H: Harness>(bench: Bench<H>) ->
     view.keeps("a held lock and 12 abandoned ones", 1, HALTS + 1)
         .await?;
     release(&other, &holder).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A release that is abandoned leaves at most the fence counter of its key.
+///
+/// Proves G1, C4. Dropped at any of its polls.
+pub async fn an_abandoned_release_leaves_nothing<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let Some(view) = View::new(&bench).await? else {
+        return Ok(Outcome::NO_VIEW);
+    };
+    let client = bench.client().await?;
+    for (polls, key) in bench.keys("released", HALTS)?.iter().enumerate() {
+        let guard = client.locks().try_lock(key).ttl(LONG).await?;
+        let guard = guard.ok_or_else(|| Failure::new("a free key: expected a guard"))?;
+        if let Some(answer) = poll_times(polls, guard.release()).await {
+            same("the release", answer?.is_released(), true)?;
+        }
+    }
+    client.locks().drain(DRAIN).await?;
+    view.soon_keeps("12 released locks", 0, HALTS).await?;
     Ok(Outcome::Passed)
 }
 
@@ -326,14 +377,7 @@ pub async fn a_call_in_the_tolerance_leaves_nothing<H: Harness>(bench: Bench<H>)
             let _ = other.lookup_raw(Lookup::Key(key)).await?;
             let _ = other.lookup_raw(Lookup::Id(id)).await?;
             let _ = other.list(&KeyPrefix::new(key.as_str())?, None, 10).await?;
-            let challenger = LockId::generate()?;
-            if !other
-                .acquire(key, &challenger, ttl(LONG)?)
-                .await?
-                .is_locked()
-            {
-                release(&other, &challenger).await?;
-            }
+            challenge(&other, key).await?;
         }
         let in_time = began.elapsed() < ms(1_000);
         for (key, id) in &overdue {
@@ -384,6 +428,22 @@ pub async fn many_at_once_leave_their_counters<H: Harness>(bench: Bench<H>) -> C
     }
     view.keeps("4 keys that many contended for", 0, 4).await?;
     Ok(Outcome::Passed)
+}
+
+/// Tries to acquire a key that may be held. If it was not, releases it.
+#[track_caller]
+fn challenge<B: LockBackend>(
+    client: &Client<B>,
+    key: &LockKey,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let challenger = LockId::generate()?;
+        let attempt = client.acquire(key, &challenger, ttl(LONG)?).await?;
+        if !attempt.is_locked() {
+            release(client, &challenger).await?;
+        }
+        Ok(())
+    })
 }
 
 async fn contend<B: LockBackend>(

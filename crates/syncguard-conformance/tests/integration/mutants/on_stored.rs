@@ -1,17 +1,17 @@
 //! Faults that no answer shows: what is left in the store.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use syncguard_core::backend::{AcquireResult, Watch};
-use syncguard_core::{ExtendResult, LockId, LockKey, ReleaseResult, Ttl};
+use syncguard_core::backend::{AcquireResult, ListPage, Lookup, Watch};
+use syncguard_core::{ExtendResult, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl};
 use tokio::task::yield_now;
 
 use super::broken::Fault;
 use super::on_clearing::purgeable;
-use super::store::{Answer, Ask, Part, Store, now_ms};
+use super::store::{Answer, Ask, Part, Store, Wanted, now_ms};
 
 const LATER: Duration = Duration::from_millis(300);
 
@@ -145,6 +145,20 @@ impl Fault for ExtendIndexesAnew {
     }
 }
 
+/// Indexes every extend by the new expiry, and a release removes only the entries of the grant and of the latest one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReleaseForgetsFormerExtends(Arc<Mutex<HashSet<LockId>>>);
+
+impl Fault for ReleaseForgetsFormerExtends {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let again = !self.0.lock().unwrap().insert(*id);
+        if let Some(held) = store.held_by(id).await.filter(|_| again) {
+            store.leave(Part::IndexEntry, &held.key, id.as_str());
+        }
+        store.memory.extend(id, ttl).await
+    }
+}
+
 /// Finds the lock, and in the next step writes its index entry, there or not.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExtendIndexesTheReleased;
@@ -185,6 +199,29 @@ impl Fault for PurgingLeavesTheIndex {
     async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
         for lock in purgeable(store).await {
             store.leave(Part::IndexEntry, &lock.key, lock.lock_id.as_str());
+        }
+        store.memory.purge_expired(limit).await
+    }
+}
+
+/// Purges the locks, and not the marks of those whose keys were refused to others.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PurgingLeavesTheRefused(Arc<Mutex<HashSet<LockKey>>>);
+
+impl Fault for PurgingLeavesTheRefused {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let answer = store.acquire(ask).await?;
+        if answer.is_locked() {
+            self.0.lock().unwrap().insert(ask.key.clone());
+        }
+        Ok(answer)
+    }
+
+    async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
+        for lock in purgeable(store).await {
+            if self.0.lock().unwrap().contains(&lock.key) {
+                store.leave(Part::Other, &lock.key, lock.lock_id.as_str());
+            }
         }
         store.memory.purge_expired(limit).await
     }
@@ -232,6 +269,25 @@ impl Fault for TakeOverLeavesTheIndex {
         let answer = store.acquire(ask).await?;
         if let Some(former) = former.filter(|_| !answer.is_locked()) {
             store.leave(Part::IndexEntry, ask.key, former.lock_id.as_str());
+        }
+        Ok(answer)
+    }
+}
+
+/// Replaces an expired lock, and leaves it if it had replaced one itself.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SecondTakeOverLeavesTheLock(Arc<Mutex<HashSet<LockId>>>);
+
+impl Fault for SecondTakeOverLeavesTheLock {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let former = store.expired_on(ask.key).await;
+        let answer = store.acquire(ask).await?;
+        if let Some(former) = former.filter(|_| !answer.is_locked()) {
+            let mut successors = self.0.lock().unwrap();
+            successors.insert(*ask.id);
+            if successors.contains(&former.lock_id) {
+                store.leave(Part::Lock, ask.key, former.lock_id.as_str());
+            }
         }
         Ok(answer)
     }
@@ -321,6 +377,51 @@ impl Fault for ReadsMakeCounters {
     }
 }
 
+/// Makes the counter of each key that is watched.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WatchesMakeCounters;
+
+impl Fault for WatchesMakeCounters {
+    async fn watch(&self, store: &Store, key: &LockKey) -> Answer<Option<Watch>> {
+        if !store.has_counter(key) {
+            store.leave(Part::Counter, key, key.as_str());
+        }
+        store.memory.watch(key).await
+    }
+}
+
+/// Notes an expired lock that it is asked about, for a clean-up.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LateLookupsLeaveAnEntry;
+
+impl Fault for LateLookupsLeaveAnEntry {
+    async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
+        let found = store.memory.lookup_raw(by).await?;
+        if let (Lookup::Id(id), None) = (by, &found)
+            && let Some(row) = store.row_of(id).filter(|row| !row.released)
+        {
+            store.leave(Part::Other, &row.info.key, id.as_str());
+        }
+        Ok(found)
+    }
+}
+
+/// Stores where a page ended, until the listing ends.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ListingsLeaveACursor;
+
+impl Fault for ListingsLeaveACursor {
+    async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
+        let page = store.memory.list(wanted).await?.expect("it lists");
+        let cursor = format!("cursor of {:?}", wanted.prefix.as_str());
+        store.remove(Part::Other, &cursor);
+        if let Some(last) = page.locks.last().filter(|_| page.next.is_some()) {
+            store.leave(Part::Other, &last.key, &cursor);
+        }
+        Ok(Some(page))
+    }
+}
+
 /// Leaves an entry for an id that holds nothing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FailedExtendsLeaveAnEntry;
@@ -347,6 +448,23 @@ impl Fault for LateExtendsLeaveAnEntry {
         let answer = store.memory.extend(id, ttl).await?;
         let row = store.row_of(id).filter(|row| !row.released);
         if let Some(row) = row.filter(|_| answer.expires_at_ms().is_none()) {
+            store.leave(Part::IndexEntry, &row.info.key, id.as_str());
+        }
+        Ok(answer)
+    }
+}
+
+/// The same, if the lock was taken over.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OverrunExtendsLeaveAnEntry;
+
+impl Fault for OverrunExtendsLeaveAnEntry {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let answer = store.memory.extend(id, ttl).await?;
+        let row = store.row_of(id).filter(|row| !row.released);
+        if let Some(row) = row.filter(|_| answer.expires_at_ms().is_none())
+            && store.holder(&row.info.key).await.is_some()
+        {
             store.leave(Part::IndexEntry, &row.info.key, id.as_str());
         }
         Ok(answer)
@@ -391,6 +509,26 @@ impl Fault for AbandonedAcquiresLeaveTheIndex {
         }
         let answer = store.acquire(ask).await;
         store.remove(Part::IndexEntry, ask.id.as_str());
+        answer
+    }
+}
+
+/// Removes the lock first, and its index entry in the next step.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AbandonedReleasesLeaveTheIndex;
+
+impl Fault for AbandonedReleasesLeaveTheIndex {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        let held = store.held_by(id).await;
+        let answer = store.memory.release(id).await;
+        if let Some(held) = held {
+            store.leave(Part::IndexEntry, &held.key, id.as_str());
+            // `Locks` polls a call twice before it waits for it.
+            for _ in 0..3 {
+                yield_now().await;
+            }
+            store.remove(Part::IndexEntry, id.as_str());
+        }
         answer
     }
 }
