@@ -178,7 +178,8 @@ pub async fn a_call_that_changes_nothing_leaves_nothing<H: Harness>(bench: Bench
             not_released(&other, &id).await?;
             let _ = other.lookup_raw(Lookup::Id(&id)).await?;
         }
-        let prefix = KeyPrefix::new(bench.namespace())?;
+        // Both held keys begin with it.
+        let prefix = KeyPrefix::new(held.as_str())?;
         let _ = other.list(&prefix, None, 1).await?;
         let _ = other.purge_expired(1).await?;
     }
