@@ -73,7 +73,7 @@ const ROWS: &[(&str, &str)] = &[
     ("L4", "f*ffbb*ef**"),
     ("L5", "aadd*bceeee"),
     ("N1", "***f****ff*"),
-    ("N2", "aad*ff*eeef"),
+    ("N2", "aad*ff**eef"),
     ("N3", "f*df**ff*ff"),
     ("N4", "aa*f*b*eeee"),
     ("N5", "f*d*bb*eeef"),
