@@ -5,28 +5,40 @@ use syncguard_core::{LockId, LockKey};
 
 use crate::clock::StoreClock;
 use crate::outcome::{require, step};
-use crate::steps::{LONG, acquire, ms, renew, ttl};
+use crate::steps::{LONG, acquire_as, ms, renew, ttl};
 use crate::{Client, Failure};
 
-/// Calls operations as soon as leases are dead. Removes each that was answered in that millisecond.
+/// Calls operations as soon as leases are dead, extended so many times before. Removes each that was answered in that
+/// millisecond.
 #[track_caller]
 pub(crate) fn probe_the_moment_of_death<B: LockBackend>(
     client: &Client<B>,
     clock: &StoreClock<B>,
     keys: Vec<LockKey>,
-    undecided: &mut Vec<Probe>,
+    undecided: &mut Vec<(Probe, usize)>,
 ) -> impl Future<Output = Result<(), Failure>> {
     step(async move {
         let probes = undecided.clone();
         let mut locks = Vec::new();
         for (probe, key) in probes.into_iter().cycle().zip(keys) {
-            let id = acquire(client, &key, LONG).await?.lock_id;
+            let id = LockId::generate()?;
+            if probe.1 > 0 {
+                acquire_as(client, &key, &id, LONG).await?;
+            }
+            for _ in 1..probe.1 {
+                renew(client, &id, LONG).await?;
+            }
             locks.push((probe, key, id, 0_i64));
         }
-        for (order, lock) in (0_u64..).zip(&mut locks) {
+        for (order, (probe, key, id, dead_at_ms)) in (0_u64..).zip(&mut locks) {
             // The leases end at different times, so that each operation is called just as some lease ends. A coarse
             // clock distinguishes steps of 10 ms, too.
-            lock.3 = renew(client, &lock.2, ms(100 + order * 10)).await? + TIME_TOLERANCE_MS;
+            let lasting = ms(100 + order * 10);
+            let expires_at_ms = match probe.1 {
+                0 => acquire_as(client, key, id, lasting).await?.expires_at_ms,
+                _ => renew(client, id, lasting).await?,
+            };
+            *dead_at_ms = expires_at_ms + TIME_TOLERANCE_MS;
         }
         tokio::time::sleep(ms(950)).await;
         while !locks.is_empty() {
@@ -39,10 +51,11 @@ pub(crate) fn probe_the_moment_of_death<B: LockBackend>(
                 continue;
             };
             let (probe, key, id, dead_at_ms) = locks.swap_remove(due);
+            let (operation, extends) = probe;
             require(
-                !probe.finds_it_live(client, &key, &id).await?,
+                !operation.finds_it_live(client, &key, &id).await?,
                 format_args!(
-                    "{probe:?} at expiry + {TIME_TOLERANCE_MS} + {} ms: \
+                    "{operation:?} at expiry + {TIME_TOLERANCE_MS} + {} ms, after {extends} extends: \
                      expected the lease dead, saw it live",
                     now_ms - dead_at_ms
                 ),

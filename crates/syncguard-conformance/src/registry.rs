@@ -142,7 +142,7 @@ macro_rules! __for_each_case {
                 after_the_tolerance_a_lease_is_dead_to_the_millisecond [E2 L3 X3 R2];
                 an_expired_lock_is_not_released [R2 E2];
                 an_expired_lock_is_not_extended [X3 E2];
-                an_overrun_holder_does_no_harm [R3 X3 L3 F1];
+                an_overrun_holder_does_no_harm [R3 X3 L3 F1 A5];
                 a_replay_after_expiry_is_a_new_grant [A5 A6 F1];
                 the_next_lease_is_whole [A6 X1 E2];
                 in_the_tolerance_only_one_wins [E3 X3 E1];
@@ -150,8 +150,8 @@ macro_rules! __for_each_case {
                 an_expired_key_has_one_successor [A3 E2 O1];
             }
             boundary {
-                nobody_is_granted_a_key_before_its_lease_ends [E1 X1 A2];
-                nobody_is_granted_a_key_in_its_last_milliseconds [E1 X1];
+                nobody_is_granted_a_key_before_its_lease_ends [E1 E3 X1 A2];
+                nobody_is_granted_a_key_in_its_last_milliseconds [E1 E3 X1];
                 its_holder_is_heard_until_the_end [E1 X1 R1 A5];
             }
             tolerance {
@@ -159,7 +159,7 @@ macro_rules! __for_each_case {
                 an_extend_is_like_any_other [E3 X1 X4];
                 a_refusal_uses_no_fence [E3 F4 R4];
                 a_refusal_does_not_wait [A4];
-                a_halted_extend_takes_nothing_from_a_successor [E3 X3 E1 O1];
+                a_halted_call_takes_nothing_from_a_successor [E3 X3 R3 E1 O1];
             }
             waiting {
                 a_refusal_says_when_the_key_is_free [W1];
@@ -219,7 +219,7 @@ macro_rules! __for_each_case {
                 purging_spares_live_locks_and_fences [P1 E1 F2];
                 purging_stops_at_its_limit [P2];
                 closing_a_client_ends_nothing_else [S1];
-                thousands_of_locks_are_held_at_once [A1 A2 K2 E1 L2 R1];
+                thousands_of_locks_are_held_at_once [A1 A2 K2 E1 E3 L2 R1];
             }
             stored {
                 a_released_key_leaves_its_counter [G1 K3 R1];

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use syncguard_core::backend::{AcquireResult, LockBackend};
+use syncguard_core::backend::{LockBackend, TIME_TOLERANCE_MS};
 use syncguard_core::{ExtendResult, LockId, LockKey};
 
 use crate::clock::StoreClock;
@@ -31,6 +31,17 @@ impl Ending {
     fn was_met(&self, asked: Instant, answered: Instant, window: Duration) -> bool {
         let left = self.latest.saturating_duration_since(asked);
         answered <= self.earliest && (ms(1)..=window).contains(&left)
+    }
+
+    /// The end of its tolerance.
+    fn tolerance(&self) -> Self {
+        let later = ms(TIME_TOLERANCE_MS.unsigned_abs());
+        Self {
+            id: self.id,
+            expires_at_ms: self.expires_at_ms + TIME_TOLERANCE_MS,
+            earliest: self.earliest + later,
+            latest: self.latest + later,
+        }
     }
 }
 
@@ -74,29 +85,33 @@ const TOO_SLOW: Outcome =
 
 /// Nobody else is granted a key before its lease ends, extended or not.
 ///
-/// Proves E1, X1, A2. Shortly before the end a contender begins to ask without pause, until it is granted the key. Its
-/// grant must count from the end of the former lease, or later. For each history, the case makes new leases until the
-/// store has certainly decided in the last 10 ms of one, or until the chance that it has not is below one in a million.
+/// Proves E1, E3, X1, A2. Shortly before the end a contender begins to ask without pause, until it is granted the key. Its
+/// grant must count from the end of the former lease, or later. If it is refused in the tolerance, it asks in the same way
+/// at the end of the tolerance, and its grant must count from there, or later. The holder's client and two others contend.
+/// For each history, the case makes new leases until the store has certainly decided in the last 10 ms of one, and in those
+/// of its tolerance, or until the chance that it has not is below one in a million.
 pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
-    contend_to_the_end(&bench, ms(10)).await
+    contend_to_the_end(&bench, [ms(10); 2]).await
 }
 
 /// Nobody else is granted a key in the last two milliseconds of its lease, extended or not.
 ///
-/// Proves E1, X1. In the same way, on a store that answers within a few milliseconds.
+/// Proves E1, E3, X1. In the same way, on a store that answers within a few milliseconds; of the tolerance, in its last
+/// millisecond.
 pub async fn nobody_is_granted_a_key_in_its_last_milliseconds<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
-    contend_to_the_end(&bench, ms(2)).await
+    contend_to_the_end(&bench, [ms(2), ms(1)]).await
 }
 
-/// Contends for leases of each history until the store has decided within the last `window` of one.
+/// Contends for leases of each history until the store has decided within these windows: the last time of a lease, and of
+/// its tolerance.
 #[track_caller]
 fn contend_to_the_end<H: Harness>(
     bench: &Bench<H>,
-    window: Duration,
+    windows: [Duration; 2],
 ) -> impl Future<Output = CaseResult> {
     // The chance that the store has never decided within the window.
     const GREATEST_CHANCE: f64 = 1e-6;
@@ -106,15 +121,18 @@ fn contend_to_the_end<H: Harness>(
     const ROUNDS: u32 = 16;
     const EACH: usize = 8;
     step(async move {
-        let (client, other) = (bench.client().await?, bench.client().await?);
-        let mut undecided = HISTORIES.map(|history| (history, 1.0)).to_vec();
+        let clients = bench.clients(3).await?;
+        let histories = HISTORIES.iter().zip(clients.iter().cycle());
+        let mut undecided: Vec<_> = histories
+            .map(|(history, contender)| (*history, contender.clone(), [1.0; 2]))
+            .collect();
         let (began, mut fastest, mut leases) = (Instant::now(), Duration::MAX, 0);
         for round in 1_u32.. {
             let each = if round == 1 { EACH / 2 } else { EACH };
             let keys = bench.keys(&format!("ending:{round}"), undecided.len() * each)?;
             let probes = undecided.clone().into_iter().cycle().zip(keys);
-            let probes = probes.map(|((history, _), key)| {
-                let (client, other) = (client.clone(), other.clone());
+            let probes = probes.map(|((history, contender, _), key)| {
+                let client = clients[0].clone();
                 // The leases end one after the other, so that few contenders slow each other down, and at different
                 // times after they began, so that neither a contender's pace nor a stall of a busy machine always
                 // meets them in the same millisecond.
@@ -122,26 +140,37 @@ fn contend_to_the_end<H: Harness>(
                 let lasting = LASTING + ms(leases * 31 % 1_000);
                 tokio::spawn(async move {
                     match lease(&client, &key, history, lasting).await? {
-                        Some(ending) => Ok((history, contend(&other, &key, &ending).await?)),
-                        None => Ok((history, Contended::UNSEEN)),
+                        Some(ending) => Ok((history, contend(&contender, &key, &ending).await?)),
+                        None => Ok((history, [Contended::UNSEEN; 2])),
                     }
                 })
             });
             let probes: Vec<_> = probes.collect();
             for (of_history, contended) in join(probes).await? {
-                let of_history = undecided.iter_mut().find(|(other, _)| *other == of_history);
-                if let Some((_, chance)) = of_history {
-                    *chance *= contended.chance_to_miss(window);
+                let of_history = undecided
+                    .iter_mut()
+                    .find(|(other, ..)| *other == of_history);
+                if let Some((.., chances)) = of_history {
+                    for (chance, (contended, window)) in
+                        chances.iter_mut().zip(contended.iter().zip(windows))
+                    {
+                        *chance *= contended.chance_to_miss(window);
+                    }
                 }
-                fastest = fastest.min(contended.fastest);
+                fastest = fastest.min(contended[0].fastest);
             }
-            undecided.retain(|(_, chance)| *chance > GREATEST_CHANCE);
+            let above = |greatest: f64| {
+                move |(_, _, chances): &(_, _, [f64; 2])| {
+                    chances.iter().any(|chance| *chance > greatest)
+                }
+            };
+            undecided.retain(above(GREATEST_CHANCE));
             if undecided.is_empty() {
                 return Ok(Outcome::Passed);
             }
             let hoped = GREATEST_CHANCE.powf(f64::from(round) / f64::from(ROUNDS));
-            let seldom = undecided.iter().any(|(_, chance)| *chance > hoped);
-            let slow = round >= FIRST_ROUNDS && seldom && fastest > window / 2;
+            let seldom = undecided.iter().any(above(hoped));
+            let slow = round >= FIRST_ROUNDS && seldom && fastest > windows[0] / 2;
             if slow || began.elapsed() > PATIENCE {
                 return Ok(TOO_SLOW);
             }
@@ -251,13 +280,15 @@ fn lease<B: LockBackend>(
     })
 }
 
-/// The times of a contender's calls.
+/// A contender's calls around the end of a lease, or of its tolerance.
 #[derive(Debug, Clone, Copy)]
 struct Contended {
     /// How long the fastest answer took.
     fastest: Duration,
-    /// The store decided twice within this time: about some call before the end of the lease, and about the next one.
+    /// The store decided twice within this time: about some call before the end, and about the next one.
     around_the_end: Duration,
+    /// The store's time of the grant, unless the contender was still refused long after the end.
+    granted_at_ms: Option<i64>,
 }
 
 impl Contended {
@@ -265,25 +296,62 @@ impl Contended {
     const UNSEEN: Self = Self {
         fastest: Duration::MAX,
         around_the_end: Duration::MAX,
+        granted_at_ms: None,
     };
 
-    /// The chance that the store decided nothing in the last `window` of the lease. One decision came before the end of
-    /// the lease, the next one after it. If less than `window` is between them, the first one is within the window.
-    /// Otherwise the lease ends at any time between them.
+    /// There was nothing to contend for.
+    const NEEDLESS: Self = Self {
+        around_the_end: Duration::ZERO,
+        ..Self::UNSEEN
+    };
+
+    /// The chance that the store decided nothing in the last `window` before the end. One decision came before the end,
+    /// the next one after it. If less than `window` is between them, the first one is within the window. Otherwise the
+    /// end comes at any time between them.
     fn chance_to_miss(&self, window: Duration) -> f64 {
         (1.0 - window.as_secs_f64() / self.around_the_end.as_secs_f64()).max(0.0)
     }
 }
 
-/// Asks for the key until it is granted.
+/// Asks for the key until it is granted: around the end of the lease, and around that of its tolerance.
 #[track_caller]
 fn contend<B: LockBackend>(
     client: &Client<B>,
     key: &LockKey,
     ending: &Ending,
-) -> impl Future<Output = Result<Contended, Failure>> {
+) -> impl Future<Output = Result<[Contended; 2], Failure>> {
     step(async move {
-        let (id, lasting) = (LockId::generate()?, ttl(LONG)?);
+        let id = LockId::generate()?;
+        let of_lease = contend_at(client, key, &id, ending).await?;
+        let tolerance = ending.tolerance();
+        let of_tolerance = match of_lease.granted_at_ms {
+            // Live in the tolerance.
+            None => loop {
+                let contended = contend_at(client, key, &id, &tolerance).await?;
+                if contended.granted_at_ms.is_some() {
+                    break contended;
+                }
+            },
+            Some(granted_at_ms) if granted_at_ms < tolerance.expires_at_ms => Contended::NEEDLESS,
+            Some(_) => Contended::UNSEEN,
+        };
+        release(client, &id).await?;
+        Ok([of_lease, of_tolerance])
+    })
+}
+
+/// Asks for the key until it is granted, or long after this end.
+#[track_caller]
+fn contend_at<B: LockBackend>(
+    client: &Client<B>,
+    key: &LockKey,
+    id: &LockId,
+    ending: &Ending,
+) -> impl Future<Output = Result<Contended, Failure>> {
+    // Far above a tick of a coarse clock.
+    const LONG_AFTER: Duration = Duration::from_millis(100);
+    step(async move {
+        let lasting = ttl(LONG)?;
         // The store counts whole milliseconds.
         let earliest = ending.earliest - ms(1);
         // Contenders that ask all the time would slow each other down. A lease that has ended by then is granted early.
@@ -293,7 +361,7 @@ fn contend<B: LockBackend>(
         let mut before = None;
         loop {
             let asked = Instant::now();
-            let answer = client.acquire(key, &id, lasting).await?;
+            let answer = client.acquire(key, id, lasting).await?;
             let answered = Instant::now();
             fastest = fastest.min(answered - asked);
             let between = match before {
@@ -305,19 +373,21 @@ fn contend<B: LockBackend>(
                 _ => None,
             };
             around_the_end = around_the_end.max(between);
-            if let AcquireResult::Acquired(grant) = answer {
-                let early_ms = ending.expires_at_ms - (grant.expires_at_ms - lasting.as_millis());
-                require(
-                    early_ms <= 0,
-                    format_args!(
-                        "{early_ms} ms before the end of the lease: expected Locked, saw a grant"
-                    ),
-                )?;
-                release(client, &id).await?;
-                let around_the_end = around_the_end.unwrap_or(Duration::MAX);
+            let granted = answer.granted();
+            let granted_at_ms = granted.map(|grant| grant.expires_at_ms - lasting.as_millis());
+            let early_ms = granted_at_ms.map_or(0, |at_ms| ending.expires_at_ms - at_ms);
+            require(
+                early_ms <= 0,
+                format_args!(
+                    "{early_ms} ms before the end of the lease, or of its tolerance: expected Locked, \
+                     saw a grant"
+                ),
+            )?;
+            if granted_at_ms.is_some() || asked > ending.latest + LONG_AFTER {
                 return Ok(Contended {
                     fastest,
-                    around_the_end,
+                    around_the_end: around_the_end.unwrap_or(Duration::MAX),
+                    granted_at_ms,
                 });
             }
             before = Some(asked);

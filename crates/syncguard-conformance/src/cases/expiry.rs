@@ -14,8 +14,8 @@ use crate::clock::{
 use crate::moment_of_death::{Probe, probe_the_moment_of_death};
 use crate::outcome::{require, same, step};
 use crate::steps::{
-    EXPIRING, LONG, acquire, acquire_as, expiring, fence_of, free, held, join, ms, not_released,
-    not_renewed, refused, release, renew, rise, ttl,
+    EXPIRING, EXTENDS, LONG, acquire, acquire_as, expiring, fence_of, free, held, join, ms,
+    not_released, not_renewed, refused, release, renew, rise, ttl,
 };
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
@@ -124,8 +124,8 @@ pub async fn after_the_tolerance_the_key_is_free<H: Harness>(bench: Bench<H>) ->
 
 /// From expiry + 1000 on, by the store's own clock, a lease is dead to the millisecond.
 ///
-/// Proves E2, L3, X3, R2. Every operation, each on locks of its own. The case continues until each operation was
-/// answered in the millisecond in which a lease became dead.
+/// Proves E2, L3, X3, R2. Every operation, each on locks of its own: extended, or never. The case continues until each
+/// operation was answered in the millisecond in which a lease became dead.
 pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
@@ -138,7 +138,9 @@ pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
     const PATIENCE: Duration = Duration::from_secs(30);
     let client = bench.client().await?;
     let clock = StoreClock::new(&bench).await?;
-    let mut undecided = Probe::ALL.to_vec();
+    let probes = Probe::ALL.into_iter();
+    let probes = probes.flat_map(|probe| EXTENDS.map(|extends| (probe, extends)));
+    let mut undecided: Vec<_> = probes.collect();
     let (began, mut fastest, mut without_progress) = (Instant::now(), Duration::MAX, 0);
     for round in 0.. {
         for _ in 0..20 {
@@ -147,7 +149,7 @@ pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
             fastest = fastest.min(asked.elapsed());
         }
         let is_fast = fastest < FAST;
-        let each = if is_fast { 12 } else { 4 };
+        let each = if is_fast { 4 } else { 2 };
         let before = undecided.len();
         let keys = bench.keys(&format!("dead:{round}"), before * each)?;
         probe_the_moment_of_death(&client, &clock, keys, &mut undecided).await?;
@@ -235,7 +237,8 @@ fn expiring_in_turn<H: Harness>(
 
 /// No call of a holder that overran harms its successor.
 ///
-/// Proves R3, X3, L3, F1. An index may still have its id, which must not lead to the new lock.
+/// Proves R3, X3, L3, F1, A5. An index may still have its id, which must not lead to the new lock. Nor does the former
+/// lock come back once the successor has released the key.
 pub async fn an_overrun_holder_does_no_harm<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("overrun")?;
@@ -260,6 +263,11 @@ pub async fn an_overrun_holder_does_no_harm<H: Harness>(bench: Bench<H>) -> Case
         same("the successor's lock", &after, &before)?;
     }
     release(&other, &successor.lock_id).await?;
+    not_renewed(&client, &former).await?;
+    free(&other, &key).await?;
+    let again = acquire_as(&client, &key, &former, LONG).await?;
+    rise(fence_of(&successor), fence_of(&again))?;
+    release(&client, &former).await?;
     Ok(Outcome::Passed)
 }
 

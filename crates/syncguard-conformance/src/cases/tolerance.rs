@@ -8,12 +8,12 @@ use syncguard_core::backend::{
 };
 use syncguard_core::{LockId, LockInfoDebug, LockKey};
 
-use crate::clock::{StoreClock, counted_between};
+use crate::clock::{StoreClock, counted_between, dead_at};
 use crate::outcome::{require, same, step};
 use crate::pages::{can_list, listed};
 use crate::polling::Halts;
 use crate::steps::{
-    LONG, Quickest, acquire, fence_in, fence_step, held, join, ms, next_fence, renew, rise, ttl,
+    EXTENDS, LONG, Quickest, ending, fence_in, fence_step, held, join, ms, next_fence, rise, ttl,
 };
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
@@ -26,34 +26,34 @@ const ROUNDS: usize = 12;
 /// In the tolerance a lease is live to every operation, or dead to every operation.
 ///
 /// Proves E3, L1, L2, L4, A2, N6. On one lease an operation is the first call, on another it follows reads and a
-/// refusal, which change nothing; on a third it comes late in the tolerance. The answer is the same for all leases of a
-/// backend.
+/// refusal, which change nothing; on a third it comes late in the tolerance. The holder's client and two others ask, for
+/// leases that were extended or never were. The answer is the same for all leases of a backend.
 pub async fn all_operations_agree<H: Harness>(bench: Bench<H>) -> CaseResult {
-    let (client, other) = (bench.client().await?, bench.client().await?);
-    let can_list = can_list(&bench, &client).await?;
+    const ASKING: usize = 3;
+    let clients = bench.clients(ASKING).await?;
+    let can_list = can_list(&bench, &clients[0]).await?;
     let may_ask = move |ask: &Ask| *ask != Ask::List || can_list;
-    let mut undecided: Vec<_> = Ask::ALL
-        .into_iter()
-        .filter(may_ask)
-        .flat_map(|ask| [(ask, Asked::First), (ask, Asked::AfterOthers)])
-        .collect();
-    undecided.extend(
-        Ask::ALL
-            .into_iter()
-            .filter(may_ask)
-            .map(|ask| (ask, Asked::Late)),
-    );
+    let mut undecided = Vec::new();
+    for (index, ask) in (0..).zip(Ask::ALL.into_iter().filter(may_ask)) {
+        for (turn, extends) in (index..).zip(EXTENDS) {
+            undecided.push((ask, Asked::First, extends, turn % ASKING));
+        }
+        let (turn, extends) = (index % ASKING, EXTENDS[index % EXTENDS.len()]);
+        undecided.push((ask, Asked::AfterOthers, extends, turn));
+        undecided.push((ask, Asked::Late, extends, turn));
+    }
     let mut verdict = None;
     for round in 0..ROUNDS {
         let keys = bench.keys(&format!("overdue:{round}"), undecided.len())?;
         let asked = (0_u64..).zip(undecided.iter().copied().zip(keys));
-        let asked = asked.map(|(index, ((ask, when), key))| {
-            let (client, other) = (client.clone(), other.clone());
+        let asked = asked.map(|(index, (asked, key))| {
+            let (ask, when, extends, turn) = asked;
+            let (client, other) = (clients[0].clone(), clients[turn].clone());
             tokio::spawn(async move {
-                let overdue = Overdue::new(&client, key).await?;
+                let overdue = Overdue::new(&client, key, extends).await?;
                 let after = match when {
                     // Spread over the first half, to leave time for the answers.
-                    Asked::First | Asked::AfterOthers => ms(index * 30),
+                    Asked::First | Asked::AfterOthers => ms(index * 12),
                     Asked::Late => ms(650),
                 };
                 tokio::time::sleep_until((overdue.from + after).into()).await;
@@ -67,7 +67,7 @@ pub async fn all_operations_agree<H: Harness>(bench: Bench<H>) -> CaseResult {
                 }
                 let in_time = Instant::now() < overdue.until;
                 let _ = client.release(&overdue.id).await?;
-                Ok(in_time.then_some(((ask, when), answers)))
+                Ok(in_time.then_some((asked, answers)))
             })
         });
         for (asked, answers) in join(asked).await?.into_iter().flatten() {
@@ -102,7 +102,7 @@ pub async fn an_extend_is_like_any_other<H: Harness>(bench: Bench<H>) -> CaseRes
     let mut in_time = false;
     for round in 0..ROUNDS {
         for key in bench.keys(&format!("extended:{round}"), LEASES)? {
-            let overdue = Overdue::new(&client, key).await?;
+            let overdue = Overdue::new(&client, key, 1).await?;
             // Distinguishes "from now" from "from the expiry".
             tokio::time::sleep_until((overdue.from + ms(100)).into()).await;
             let before_ms = clock.now_ms().await?;
@@ -136,7 +136,7 @@ pub async fn a_refusal_uses_no_fence<H: Harness>(bench: Bench<H>) -> CaseResult 
     let (client, other) = (bench.client().await?, bench.client().await?);
     for key in bench.keys("refused", ROUNDS)? {
         let step = fence_step(&client, &key).await?;
-        let overdue = Overdue::new(&client, key).await?;
+        let overdue = Overdue::new(&client, key, 1).await?;
         tokio::time::sleep_until(overdue.from.into()).await;
         for _ in 0..3 {
             Ask::Acquire.finds_it_live(&other, &overdue).await?;
@@ -171,7 +171,7 @@ pub async fn a_refusal_does_not_wait<H: Harness>(bench: Bench<H>) -> CaseResult 
         tokio::spawn(async move {
             let (idle, mut slow) = (idle?, 0);
             for key in keys? {
-                let overdue = Overdue::new(&client, key).await?;
+                let overdue = Overdue::new(&client, key, 1).await?;
                 let mut quickest = Quickest::NONE;
                 for _ in 0..ATTEMPTS {
                     quickest.grant(&other, &idle).await?;
@@ -204,50 +204,87 @@ pub async fn a_refusal_does_not_wait<H: Harness>(bench: Bench<H>) -> CaseResult 
     Ok(if decided { Outcome::Passed } else { TOO_SLOW })
 }
 
-/// An extend that is halted in the tolerance does not succeed beside an acquire by another.
+/// An extend or a release that is halted in the tolerance takes nothing from a new holder, and a halted extend does not
+/// revive a dead lease.
 ///
-/// Proves E3, X3, E1, O1. Halted after each of its first polls.
-pub async fn a_halted_extend_takes_nothing_from_a_successor<H: Harness>(
+/// Proves E3, X3, R3, E1, O1. Halted after each of its first polls, while another client acquires the key; extends also
+/// until the lease is dead.
+pub async fn a_halted_call_takes_nothing_from_a_successor<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
     const HALTS: usize = 10;
     let (client, other) = (bench.client().await?, bench.client().await?);
-    let mut undecided: Vec<_> = (0..HALTS).collect();
+    let all = Halted::ALL.into_iter().filter(|halted| {
+        // One that is halted for so long keeps others out for as long.
+        !halted.until_it_is_dead() || !bench.harness().one_call_at_a_time()
+    });
+    let mut undecided: Vec<_> = all
+        .flat_map(|halted| (0..HALTS).map(move |polls| (halted, polls)))
+        .collect();
     for round in 0..ROUNDS {
         let keys = bench.keys(&format!("halted:{round}"), undecided.len())?;
-        let races = undecided.iter().copied().zip(keys).map(|(polls, key)| {
+        let races = undecided.iter().copied().zip(keys);
+        let races = races.map(|((halted, polls), key)| {
             let (client, other) = (client.clone(), other.clone());
-            let mut halts = Halts::in_tolerance(&bench);
+            let mut halts = match halted.until_it_is_dead() {
+                true => Halts::new(&bench),
+                false => Halts::in_tolerance(&bench),
+            };
             tokio::spawn(async move {
-                let overdue = Overdue::new(&client, key).await?;
-                tokio::time::sleep_until(overdue.from.into()).await;
+                let overdue = Overdue::new(&client, key, 1).await?;
+                let from = match halted.until_it_is_dead() {
+                    // No store ends a call that is halted from then until the lease is dead.
+                    true => overdue.until - ms(200),
+                    false => overdue.from,
+                };
+                tokio::time::sleep_until(from.into()).await;
                 let (challenger, lasting) = (LockId::generate()?, ttl(LONG)?);
-                let (extended, acquired) = halts
-                    .halt(
-                        polls,
-                        client.extend(&overdue.id, lasting),
-                        other.acquire(&overdue.key, &challenger, lasting),
-                    )
-                    .await;
-                let in_time = Instant::now() < overdue.until;
-                let (extended, acquired) =
-                    (extended?.expires_at_ms().is_some(), !acquired?.is_locked());
+                let call = halted.call(&client, &overdue);
+                let meanwhile = async {
+                    let in_time = Instant::now() < overdue.until;
+                    if halted.until_it_is_dead() {
+                        tokio::time::sleep_until(overdue.dead_at.into()).await;
+                    }
+                    if halted == Halted::Release {
+                        let _ = other.release(&overdue.id).await?;
+                    }
+                    let acquired = match halted {
+                        Halted::LateExtend => None,
+                        _ => other.acquire(&overdue.key, &challenger, lasting).await?.granted(),
+                    };
+                    Ok::<_, Failure>((acquired.is_some(), in_time))
+                };
+                let (extended, meanwhile) = halts.halt(polls, call, meanwhile).await;
+                let (extended_at_ms, (acquired, begun_in_time)) = (extended?, meanwhile?);
+                let in_time = match halted.until_it_is_dead() {
+                    true => begun_in_time,
+                    false => Instant::now() < overdue.until,
+                };
                 require(
-                    !(extended && acquired),
+                    !(extended_at_ms.is_some() && acquired),
                     "a halted extend and an acquire by another: expected one to succeed, saw both",
                 )?;
-                for (id, wins) in [(&overdue.id, extended), (&challenger, acquired)] {
+                let dead_from_ms = overdue.info.expires_at_ms + TIME_TOLERANCE_MS;
+                let revived_ms = extended_at_ms.map_or(-1, |at_ms| at_ms - dead_from_ms);
+                require(
+                    revived_ms < 0,
+                    format_args!(
+                        "a halted extend: expected NotHeld from expiry + {TIME_TOLERANCE_MS} on, saw it \
+                         counted from {revived_ms} ms later"
+                    ),
+                )?;
+                for (id, wins) in [(&overdue.id, extended_at_ms.is_some()), (&challenger, acquired)] {
                     if wins {
                         held(&other, &overdue.key, id).await?;
                     }
                     let _ = client.release(id).await?;
                 }
-                Ok((polls, in_time, halts.outcome()))
+                Ok(((halted, polls), in_time, halts.outcome()))
             })
         });
         let mut outcome = Outcome::Passed;
-        for (polls, in_time, halted) in join(races.collect::<Vec<_>>()).await? {
-            undecided.retain(|other| *other != polls || !in_time);
+        for (race, in_time, halted) in join(races.collect::<Vec<_>>()).await? {
+            undecided.retain(|other| *other != race || !in_time);
             if halted != Outcome::Passed {
                 outcome = halted;
             }
@@ -259,6 +296,47 @@ pub async fn a_halted_extend_takes_nothing_from_a_successor<H: Harness>(
     Ok(TOO_SLOW)
 }
 
+/// A call that is halted in the tolerance.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Halted {
+    /// While another client acquires the key, in the tolerance.
+    Extend,
+    Release,
+    /// Until the lease is dead, and another client has acquired the key.
+    ExtendBeforeATakeOver,
+    /// Until the lease is dead.
+    LateExtend,
+}
+
+impl Halted {
+    const ALL: [Self; 4] = [
+        Self::Extend,
+        Self::Release,
+        Self::ExtendBeforeATakeOver,
+        Self::LateExtend,
+    ];
+
+    fn until_it_is_dead(self) -> bool {
+        matches!(self, Self::ExtendBeforeATakeOver | Self::LateExtend)
+    }
+
+    /// Returns the store's time from which an extend counted, if it succeeded.
+    async fn call<B: LockBackend>(
+        self,
+        client: &Client<B>,
+        overdue: &Overdue<B::Fence>,
+    ) -> Result<Option<i64>, Failure> {
+        let lasting = ttl(LONG)?;
+        if self == Self::Release {
+            let _ = client.release(&overdue.id).await?;
+            return Ok(None);
+        }
+        let extended = client.extend(&overdue.id, lasting).await?;
+        let expires_at_ms = extended.expires_at_ms();
+        Ok(expires_at_ms.map(|expires_at_ms| expires_at_ms - lasting.as_millis()))
+    }
+}
+
 /// A lease in the tolerance: its expiry has passed, and the second after it has not.
 struct Overdue<F: FenceToken> {
     key: LockKey,
@@ -268,31 +346,31 @@ struct Overdue<F: FenceToken> {
     /// The lease is in the tolerance between these local times.
     from: Instant,
     until: Instant,
+    /// From this local time the store must count the lease as dead.
+    dead_at: Instant,
 }
 
 impl<F: FenceToken> Overdue<F> {
+    /// Acquires a key, and lets its lease expire after so many extends.
     #[track_caller]
     fn new<B: LockBackend<Fence = F>>(
         client: &Client<B>,
         key: LockKey,
+        extends: usize,
     ) -> impl Future<Output = Result<Self, Failure>> {
         step(async move {
             // The store's clock may be coarse.
             let (lasting, slack) = (ms(50), ms(40));
-            let grant = acquire(client, &key, LONG).await?;
-            let mut info = held(client, &key, &grant.lock_id).await?;
-            let sent = Instant::now();
-            info.expires_at_ms = renew(client, &grant.lock_id, lasting).await?;
+            let (info, sent) = ending(client, &key, extends, lasting).await?;
             let from = Instant::now() + lasting + slack;
             let tolerance = ms(TIME_TOLERANCE_MS.unsigned_abs());
-            let until = sent + lasting + tolerance - slack;
-            let id = grant.lock_id;
             Ok(Self {
                 key,
-                id,
+                id: info.lock_id,
                 info,
                 from,
-                until,
+                until: sent + lasting + tolerance - slack,
+                dead_at: dead_at(lasting),
             })
         })
     }

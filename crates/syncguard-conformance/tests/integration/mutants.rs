@@ -141,6 +141,7 @@ mutants! {
     replay_is_answered_from_memory: on_replay::IsAnsweredFromMemory, A5, wrong_key, "acquire::replay_after_release_is_a_new_grant";
     replay_ousts_the_successor: on_replay::OustsTheSuccessor, A5, wrong_owner, "acquire::replay_does_not_oust_a_successor";
     replay_revives_the_expired: on_replay::RevivesTheExpired, A5, after_expiry, "expiry::a_replay_after_expiry_is_a_new_grant";
+    replay_revives_what_was_taken_over: on_replay::RevivesTheTakenOver, A5, after_expiry, "expiry::an_overrun_holder_does_no_harm";
     replay_is_a_millisecond_off: on_replay::IsOffByOne, A5, by_one, "acquire::replay_gives_the_same_grant";
     replay_restores_what_was_released: on_races::ReplayRestores, A5, raced, "races::a_halted_replay_leaves_a_successor_alone";
     replay_gives_up_before_the_end: on_boundary::ReplayGivesUpBefore, A5, early, "boundary::its_holder_is_heard_until_the_end";
@@ -167,6 +168,7 @@ mutants! {
     release_clears_the_expired_by_key: on_clearing::ReleaseClears, R3, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
     release_matches_ids_by_like: on_patterns::ReleaseMatches, R3, wrong_owner, "patterns::ids_match_themselves_alone";
     release_frees_the_successor_of_the_expired: on_release::FreesTheSuccessorOfTheExpired, R3, after_expiry, "expiry::an_overrun_holder_does_no_harm";
+    release_removes_the_successor_in_the_tolerance: on_tolerance::ReleaseRemovesTheSuccessor, R3, in_tolerance, "tolerance::a_halted_call_takes_nothing_from_a_successor";
     release_resets_the_fence: on_release::ResetsFence, R4, lost, "release::it_leaves_the_fence_counter_alone";
     release_of_nothing_burns_fences: on_release::BurnsFence, R4, doubled, "release::it_leaves_the_fence_counter_alone";
     release_of_the_extended_resets_the_fence: on_release::ResetsTheFenceOf<true>, R4, after_extend, "extend::it_uses_no_fence";
@@ -190,11 +192,16 @@ mutants! {
     extend_answers_the_old_expiry: on_extend::AnswersTheOldExpiry, X2, early, "extend::it_returns_the_stores_expiry";
     extend_resurrects: on_extend::Resurrects, X3, doubled, "extend::it_does_not_bring_back_a_released_lock";
     extend_forgets_the_expiry: on_extend::ForgetsTheExpiry, X3, after_expiry, "expiry::an_expired_lock_is_not_extended";
+    extend_revives_what_was_taken_over: on_extend::RevivesTheTakenOver, X3, after_expiry, "expiry::an_overrun_holder_does_no_harm";
+    extend_revives_what_was_never_extended: on_tolerance::Extended<on_time::ExtendsTheDead, 0, 0>, X3, after_expiry, "expiry::after_the_tolerance_a_lease_is_dead_to_the_millisecond";
+    extend_revives_what_was_often_extended: on_tolerance::Extended<on_time::ExtendsTheDead, 2, 9>, X3, after_extend, "expiry::after_the_tolerance_a_lease_is_dead_to_the_millisecond";
     extend_ignores_the_owner: on_extend::IgnoresOwner, X3, wrong_owner, "extend::it_leaves_a_successor_alone";
     extend_always_succeeds: on_extend::AlwaysSucceeds, X3, lost, "extend::an_unknown_id_is_not_held";
     extend_writes_back: on_races::ExtendWritesBack, X3, raced, "races::a_halted_extend_brings_nothing_back";
     extend_writes_back_in_the_next_step: on_races::ExtendWritesBackAtOnce, X3, raced, "races::a_halted_extend_brings_nothing_back";
     extend_extends_the_successor: on_races::ExtendExtendsTheSuccessor, X3, raced, "races::a_halted_extend_leaves_a_successor_alone";
+    extend_ousts_the_successor_of_the_overdue: on_tolerance::ExtendIsUnguarded<false>, X3, raced, "tolerance::a_halted_call_takes_nothing_from_a_successor";
+    extend_revives_what_was_overdue: on_tolerance::ExtendChecksTheOwnerAlone, X3, raced, "tolerance::a_halted_call_takes_nothing_from_a_successor";
     extend_clears_the_expired_by_key: on_clearing::ExtendClears, X3, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
     extend_matches_ids_by_like: on_patterns::ExtendMatches, X3, wrong_owner, "patterns::ids_match_themselves_alone";
     extend_changes_the_fence: on_extend::ChangesFence, X4, doubled, "extend::it_changes_the_expiry_alone";
@@ -281,16 +288,18 @@ mutants! {
     listing_clears_the_expired_by_key: on_clearing::ListingClears, N6, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
 
     reads_take_a_lease_for_dead_early: on_time::ReadsDeadEarly, E1, early, "expiry::before_it_a_lease_is_live_to_the_millisecond";
-    acquire_takes_a_lease_for_dead_early: on_time::GrantsEarly, E1, early, "expiry::before_it_a_lease_is_live";
+    acquire_takes_a_lease_for_dead_early: on_time::GrantsEarly<1_000>, E1, early, "expiry::before_it_a_lease_is_live";
     extended_leases_end_300_ms_early: on_boundary::GrantsBefore<300, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     extended_leases_end_100_ms_early: on_boundary::GrantsBefore<100, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     extended_leases_end_30_ms_early: on_boundary::GrantsBefore<30, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     leases_end_10_ms_early: on_boundary::GrantsBefore<10, false>, E1, early, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
+    leases_end_20_ms_early_for_one_client: on_clients::OneOf<on_time::GrantsEarly<20>, 3, 2>, E1, early, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     extended_leases_end_3_ms_early: on_boundary::GrantsBefore<3, true>, E1, after_extend, "boundary::nobody_is_granted_a_key_in_its_last_milliseconds";
     clean_up_takes_live_locks: on_reads::CleansLiveLocks, E1, after_expiry, "lookup::clean_up_spares_live_locks_and_fences";
     lookup_by_key_clears_the_expired_by_key: on_clearing::LookupClears<true>, E1, raced, "races::a_halted_call_on_an_expired_lock_leaves_a_successor_alone";
     locks_end_with_their_client: on_clients::LocksEndWithIt, E1, lost, "release::a_lock_outlives_its_client";
-    tolerance_is_doubled: on_time::ToleranceDoubled, E2, late, "expiry::after_the_tolerance_the_key_is_free";
+    tolerance_is_doubled: on_time::ToleranceIsLonger<1_000>, E2, late, "expiry::after_the_tolerance_the_key_is_free";
+    tolerance_of_the_never_extended_is_5_ms_longer: on_tolerance::Extended<on_time::ToleranceIsLonger<5>, 0, 0>, E2, late, "expiry::after_the_tolerance_a_lease_is_dead_to_the_millisecond";
     tolerance_is_doubled_once_extended: on_time::ExtendedLivesOn, E2, after_extend, "extend::a_shortened_lease_ends_early";
     leases_live_at_the_boundary: on_time::LiveAtTheBoundary, E2, by_one, "expiry::after_the_tolerance_a_lease_is_dead_to_the_millisecond";
     tolerances_differ: on_time::TolerancesDiffer, E3, in_tolerance, "expiry::in_the_tolerance_only_one_wins";
@@ -308,7 +317,16 @@ mutants! {
     acquire_ends_late_in_the_tolerance: on_tolerance::AcquireEnds<600>, E3, in_tolerance, "tolerance::all_operations_agree";
     extend_ends_late_in_the_tolerance: on_tolerance::ExtendEnds<600>, E3, in_tolerance, "tolerance::all_operations_agree";
     release_ends_late_in_the_tolerance: on_tolerance::ReleaseEnds<600>, E3, in_tolerance, "tolerance::all_operations_agree";
-    extend_is_unguarded_in_the_tolerance: on_tolerance::ExtendIsUnguarded, E3, raced, "tolerance::a_halted_extend_takes_nothing_from_a_successor";
+    is_locked_of_the_never_extended_ends_at_the_expiry: on_tolerance::Extended<on_tolerance::IsLockedEnds<0>, 0, 0>, E3, in_tolerance, "tolerance::all_operations_agree";
+    acquire_of_the_never_extended_ends_at_the_expiry: on_tolerance::Extended<on_tolerance::AcquireEnds<0>, 0, 0>, E3, in_tolerance, "tolerance::all_operations_agree";
+    extend_of_the_never_extended_ends_at_the_expiry: on_tolerance::Extended<on_tolerance::ExtendEnds<0>, 0, 0>, E3, in_tolerance, "tolerance::all_operations_agree";
+    acquire_of_the_often_extended_ends_at_the_expiry: on_tolerance::Extended<on_tolerance::AcquireEnds<0>, 2, 9>, E3, after_extend, "tolerance::all_operations_agree";
+    acquire_of_the_holders_client_ends_at_the_expiry: on_clients::OneOf<on_tolerance::AcquireEnds<0>, 3, 0>, E3, in_tolerance, "tolerance::all_operations_agree";
+    acquire_of_every_second_client_ends_at_the_expiry: on_clients::OneOf<on_tolerance::AcquireEnds<0>, 2, 1>, E3, in_tolerance, "tolerance::all_operations_agree";
+    tolerance_ends_10_ms_early: on_tolerance::AcquireEnds<990>, E3, early, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
+    tolerance_ends_a_millisecond_early: on_tolerance::AcquireEnds<999>, E3, by_one, "boundary::nobody_is_granted_a_key_in_its_last_milliseconds";
+    acquire_sweeps_in_the_tolerance: on_tolerance::AcquireSweeps, E3, in_tolerance, "upkeep::thousands_of_locks_are_held_at_once";
+    extend_is_unguarded_in_the_tolerance: on_tolerance::ExtendIsUnguarded<true>, E3, raced, "tolerance::a_halted_call_takes_nothing_from_a_successor";
 
     refusals_forget_the_tolerance: on_waiting::ForgetsTheTolerance, W1, in_tolerance, "waiting::a_refusal_says_when_the_key_is_free";
     refusals_promise_too_much: on_waiting::PromisesTooMuch, W1, early, "waiting::a_refusal_says_when_the_key_is_free";
@@ -343,6 +361,7 @@ mutants! {
     conflicts_over_an_expired_key_are_errors: on_races::ConflictIsAnError<true>, O1, after_expiry, "races::a_halted_acquire_and_another_are_one_grant";
     conflicts_in_the_tolerance_are_errors: on_tolerance::ExtendConflicts, O1, in_tolerance, "tolerance::a_halted_extend_takes_nothing_from_a_successor";
     two_keys_of_one_id_conflict: on_acquire::SecondKeyConflicts, O1, raced, "keys::one_id_on_two_keys_harms_nobody_else";
+    conflicts_in_the_tolerance_are_errors: on_tolerance::ExtendConflicts, O1, in_tolerance, "tolerance::a_halted_call_takes_nothing_from_a_successor";
     events_show_the_key: on_words::LogsTheKey, O2, wrong_key, "errors::events_show_no_identifier";
     events_show_the_key_of_an_expired_lock: on_words::LogsTheTakeOver, O2, after_expiry, "errors::events_of_expired_locks_show_no_identifier";
     events_show_the_key_of_an_overdue_lock: on_words::LogsTheOverdue, O2, in_tolerance, "errors::events_of_expired_locks_show_no_identifier";
@@ -364,6 +383,9 @@ mutants! {
     purging_takes_locks_in_the_tolerance: on_upkeep::PurgesTheOverdue, P1, in_tolerance, "upkeep::purging_spares_live_locks_and_fences";
     purging_takes_fences: on_upkeep::PurgesFences<0>, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
     purging_takes_fences_of_long_keys: on_upkeep::PurgesFences<256>, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_locks_in_the_tolerance: on_upkeep::PurgesTheOverdue<true>, P1, in_tolerance, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_the_never_extended_in_the_tolerance: on_upkeep::PurgesTheOverdue<false>, P1, in_tolerance, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_fences: on_upkeep::PurgesFences, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
     purging_deletes_by_key: on_clearing::PurgeDeletesByKey, P1, raced, "races::a_halted_purge_leaves_successors_alone";
     purging_ignores_its_limit: on_upkeep::PurgesPastTheLimit, P2, doubled, "upkeep::purging_stops_at_its_limit";
     purging_takes_one_more: on_upkeep::PurgesOneMore, P2, by_one, "upkeep::purging_stops_at_its_limit";

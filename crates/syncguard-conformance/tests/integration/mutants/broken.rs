@@ -256,7 +256,7 @@ impl LockBackend for Broken {
             let row = Row {
                 info,
                 released: false,
-                extended: false,
+                extends: 0,
                 first_expiry_ms: grant.expires_at_ms,
             };
             // A replay is no new row.
@@ -286,7 +286,7 @@ impl LockBackend for Broken {
         let mut rows = self.store.rows.lock().unwrap();
         if let (Some(row), Some(expires_at_ms)) = (rows.get_mut(id), answer.expires_at_ms()) {
             row.info.expires_at_ms = expires_at_ms;
-            row.extended = true;
+            row.extends += 1;
         }
         Ok(answer)
     }

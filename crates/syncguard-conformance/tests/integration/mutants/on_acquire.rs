@@ -59,7 +59,7 @@ impl<const EXTENDED: bool> Fault for WaitsWhere<EXTENDED> {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
         let row = store.row_on(ask.key).await;
         let waits = row.is_some_and(|row| match EXTENDED {
-            true => row.extended && row.info.expires_at_ms > now_ms(),
+            true => row.extends > 0 && row.info.expires_at_ms > now_ms(),
             false => row.info.expires_at_ms <= now_ms(),
         });
         match waits {
@@ -432,7 +432,7 @@ pub(crate) struct StealsTheExtended;
 impl Fault for StealsTheExtended {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
         let row = store.row_on(ask.key).await;
-        if row.is_some_and(|row| row.extended && row.info.lock_id != *ask.id) {
+        if row.is_some_and(|row| row.extends > 0 && row.info.lock_id != *ask.id) {
             return store.steal(ask).await;
         }
         store.acquire(ask).await

@@ -1,6 +1,7 @@
 //! Faults of what a client keeps to itself.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt as _;
@@ -113,5 +114,30 @@ impl Fault for CachesIsLocked {
         let locked = store.memory.is_locked(key).await?;
         let mut cache = self.0.lock().unwrap();
         Ok(*cache.entry(key.clone()).or_insert(locked))
+    }
+}
+
+/// The fault of another one, only in one client of so many.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OneOf<F, const CLIENTS: usize, const NTH: usize> {
+    fault: F,
+    connected: Arc<AtomicUsize>,
+    strikes: bool,
+}
+
+impl<F: Fault, const CLIENTS: usize, const NTH: usize> Fault for OneOf<F, CLIENTS, NTH> {
+    fn connect(&self) -> Self {
+        let number = self.connected.fetch_add(1, Ordering::SeqCst);
+        Self {
+            strikes: number % CLIENTS == NTH,
+            ..self.clone()
+        }
+    }
+
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        match self.strikes {
+            true => self.fault.acquire(store, ask).await,
+            false => store.acquire(ask).await,
+        }
     }
 }

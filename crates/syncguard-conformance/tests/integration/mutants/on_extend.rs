@@ -7,6 +7,7 @@ use syncguard_core::backend::AcquireResult;
 use syncguard_core::{ExtendResult, LockId, Ttl};
 
 use super::broken::{Fault, NOT_EXTENDED};
+use super::on_replay::was_taken_over;
 use super::store::{Answer, Ask, Store, lasting, now_ms};
 
 /// Adds to the remaining time.
@@ -79,6 +80,20 @@ impl Fault for Resurrects {
                 write(store, Ask { key: &key, id, ttl }).await
             }
             _ => Ok(answer),
+        }
+    }
+}
+
+/// Writes an expired lock again, once its successor has released the key.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RevivesTheTakenOver;
+
+impl Fault for RevivesTheTakenOver {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let key = store.key_of(id);
+        match key.filter(|key| was_taken_over(store, key, id).is_some()) {
+            Some(key) => write(store, Ask { key: &key, id, ttl }).await,
+            None => store.memory.extend(id, ttl).await,
         }
     }
 }

@@ -243,7 +243,7 @@ impl<const EXTENDED: bool> Fault for BurntWhere<EXTENDED> {
         let answer = store.acquire(ask).await?;
         let row = store.row_on(ask.key).await.filter(|_| answer.is_locked());
         if let Some(row) = row.filter(|row| match EXTENDED {
-            true => row.extended && row.info.expires_at_ms > now_ms(),
+            true => row.extends > 0 && row.info.expires_at_ms > now_ms(),
             false => row.info.expires_at_ms <= now_ms(),
         }) {
             let burnt = row.info.fence.get() + 1;

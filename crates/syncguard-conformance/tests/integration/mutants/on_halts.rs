@@ -100,7 +100,7 @@ impl Fault for OneAtATime {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_halted_call_that_keeps_others_out_decides_by_what_the_harness_says() {
     const WHY: &str = "other calls did not end while a call was halted";
-    const EXTEND: &str = "tolerance::a_halted_extend_takes_nothing_from_a_successor";
+    const EXTEND: &str = "tolerance::a_halted_call_takes_nothing_from_a_successor";
     join_all([REVIVES, EXTEND, SPARES].map(async |case| {
         is_undecided::<OneAtATime>(case, WHY).await;
         let report = run_on_one_connection(BrokenHarness::new::<OneAtATime>(), case).await;

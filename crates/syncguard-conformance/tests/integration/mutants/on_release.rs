@@ -175,7 +175,7 @@ pub(crate) struct ForgetsTheExtended;
 
 impl Fault for ForgetsTheExtended {
     async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
-        if store.row_of(id).is_some_and(|row| row.extended) {
+        if store.row_of(id).is_some_and(|row| row.extends > 0) {
             return Ok(NOT_RELEASED);
         }
         store.memory.release(id).await
@@ -209,7 +209,7 @@ impl<const EXTENDED: bool> Fault for ResetsTheFenceOf<EXTENDED> {
         let row = store.row_of(id).filter(|row| !row.released);
         if let Some(row) = row {
             let at_fault = match EXTENDED {
-                true => answer.is_released() && row.extended,
+                true => answer.is_released() && row.extends > 0,
                 false => !answer.is_released() && store.holder(&row.info.key).await.is_none(),
             };
             if at_fault {

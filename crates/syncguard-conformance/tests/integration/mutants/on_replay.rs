@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use syncguard_core::backend::{AcquireResult, FENCE_MAX, Grant};
-use syncguard_core::{ExtendResult, Fence, LockId, Ttl};
+use syncguard_core::{ExtendResult, Fence, LockId, LockInfoDebug, LockKey, Ttl};
 
 use super::broken::Fault;
 use super::store::{Answer, Ask, Store};
@@ -151,6 +151,27 @@ impl Fault for RevivesTheExpired {
             }
             None => store.acquire(ask).await,
         }
+    }
+}
+
+/// Whether a lock expired, was taken over, and its key is free now.
+pub(crate) fn was_taken_over(store: &Store, key: &LockKey, id: &LockId) -> Option<LockInfoDebug> {
+    let former = store.row_of(id).filter(|row| !row.released)?.info;
+    let last = store.last_row_on(key)?;
+    (former.key == *key && last.released && last.info.lock_id != *id).then_some(former)
+}
+
+/// Returns the expired grant at a replay, once its successor has released the key.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RevivesTheTakenOver;
+
+impl Fault for RevivesTheTakenOver {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        let Some(former) = was_taken_over(store, ask.key, ask.id) else {
+            return store.acquire(ask).await;
+        };
+        let grant = Grant::new(*ask.id, former.expires_at_ms, former.fence);
+        Ok(AcquireResult::Acquired(grant))
     }
 }
 

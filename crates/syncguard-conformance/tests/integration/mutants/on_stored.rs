@@ -234,7 +234,10 @@ pub(crate) struct PurgingSkipsTheExtended;
 impl Fault for PurgingSkipsTheExtended {
     async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
         for lock in purgeable(store).await {
-            if store.row_of(&lock.lock_id).is_some_and(|row| row.extended) {
+            if store
+                .row_of(&lock.lock_id)
+                .is_some_and(|row| row.extends > 0)
+            {
                 store.leave(Part::Lock, &lock.key, lock.lock_id.as_str());
             }
         }

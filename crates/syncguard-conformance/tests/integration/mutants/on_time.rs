@@ -6,6 +6,7 @@ use syncguard_core::backend::{AcquireResult, FailureReason, Lookup, TIME_TOLERAN
 use syncguard_core::{ExtendResult, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl};
 
 use super::broken::Fault;
+use super::on_tolerance::revive;
 use super::store::{Answer, Ask, Store, lasting, now_ms};
 
 /// Counts in seconds.
@@ -56,17 +57,28 @@ impl Fault for ExpiryIsLate {
     }
 }
 
-/// Allows the tolerance twice: once in the expiry that it keeps, once in the comparison.
+/// Refuses a key for some time after the tolerance: a second, if it allows the tolerance once in the expiry that it keeps
+/// and once in the comparison.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ToleranceDoubled;
+pub(crate) struct ToleranceIsLonger<const MILLIS: i64>;
 
-impl Fault for ToleranceDoubled {
+impl<const MILLIS: i64> Fault for ToleranceIsLonger<MILLIS> {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
         let last = store.unreleased_on(ask.key);
-        if last.is_some_and(|last| last.expires_at_ms > now_ms() - 2 * TIME_TOLERANCE_MS) {
+        if last.is_some_and(|last| last.expires_at_ms > now_ms() - TIME_TOLERANCE_MS - MILLIS) {
             return Ok(AcquireResult::locked());
         }
         store.acquire(ask).await
+    }
+}
+
+/// Extends dead locks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendsTheDead;
+
+impl Fault for ExtendsTheDead {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        revive(store, id, ttl).await
     }
 }
 
@@ -118,12 +130,12 @@ impl Fault for ReadsDeadEarly {
 
 /// The same in acquire: a key is granted while its lease is live.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct GrantsEarly;
+pub(crate) struct GrantsEarly<const MILLIS: i64>;
 
-impl Fault for GrantsEarly {
+impl<const MILLIS: i64> Fault for GrantsEarly<MILLIS> {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
         let holder = store.holder(ask.key).await;
-        if holder.is_some_and(|holder| holder.expires_at_ms <= now_ms() + TIME_TOLERANCE_MS) {
+        if holder.is_some_and(|holder| holder.expires_at_ms <= now_ms() + MILLIS) {
             return store.steal(ask).await;
         }
         store.acquire(ask).await
@@ -244,7 +256,7 @@ impl Fault for ExtendedLivesOn {
             former.lock_id != *ask.id && former.expires_at_ms > now_ms() - 2 * TIME_TOLERANCE_MS
         });
         let row = expired.and_then(|former| store.row_of(&former.lock_id));
-        if row.is_some_and(|row| row.extended) {
+        if row.is_some_and(|row| row.extends > 0) {
             return Ok(AcquireResult::locked());
         }
         store.acquire(ask).await

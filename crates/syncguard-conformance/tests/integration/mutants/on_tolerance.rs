@@ -10,7 +10,7 @@ use syncguard_core::{
 use tokio::task::yield_now;
 
 use super::broken::{Fault, NOT_EXTENDED, NOT_RELEASED};
-use super::store::{Answer, Ask, Store, lasting, now_ms};
+use super::store::{Answer, Ask, Row, Store, lasting, now_ms};
 
 fn is_overdue(held: &LockInfoDebug) -> bool {
     is_overdue_by(held, 0)
@@ -112,6 +112,39 @@ impl<const AFTER: i64> Fault for ReleaseEnds<AFTER> {
     }
 }
 
+/// The fault of another one, only on locks that were extended so often.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Extended<F, const LEAST: u32, const MOST: u32>(F);
+
+impl<F, const LEAST: u32, const MOST: u32> Extended<F, LEAST, MOST> {
+    fn strikes(row: Option<Row>) -> bool {
+        row.is_some_and(|row| (LEAST..=MOST).contains(&row.extends))
+    }
+}
+
+impl<F: Fault, const LEAST: u32, const MOST: u32> Fault for Extended<F, LEAST, MOST> {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        if Self::strikes(store.unreleased_row_on(ask.key)) {
+            return self.0.acquire(store, ask).await;
+        }
+        store.acquire(ask).await
+    }
+
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        if Self::strikes(store.row_of(id)) {
+            return self.0.extend(store, id, ttl).await;
+        }
+        store.memory.extend(id, ttl).await
+    }
+
+    async fn is_locked(&self, store: &Store, key: &LockKey) -> Answer<bool> {
+        if Self::strikes(store.unreleased_row_on(key)) {
+            return self.0.is_locked(store, key).await;
+        }
+        store.memory.is_locked(key).await
+    }
+}
+
 /// Removes what it finds overdue.
 async fn remove_overdue(store: &Store, found: Option<LockInfoDebug>) -> Answer<()> {
     if let Some(held) = found.filter(is_overdue) {
@@ -190,13 +223,17 @@ impl Fault for ExtendAdds {
     }
 }
 
-/// Finds the lock overdue, and in the next step extends it or takes it from the one that came first.
+/// Finds the lock overdue, and in the next step extends it or takes it from the one that came first: in the tolerance, or
+/// after it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ExtendIsUnguarded;
+pub(crate) struct ExtendIsUnguarded<const IN_TOLERANCE: bool>;
 
-impl Fault for ExtendIsUnguarded {
+impl<const IN_TOLERANCE: bool> Fault for ExtendIsUnguarded<IN_TOLERANCE> {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
-        AcquireEnds::<0>.acquire(store, ask).await
+        if IN_TOLERANCE {
+            return AcquireEnds::<0>.acquire(store, ask).await;
+        }
+        store.acquire(ask).await
     }
 
     async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
@@ -207,6 +244,70 @@ impl Fault for ExtendIsUnguarded {
         let key = &held.key;
         let grant = store.steal(Ask { key, id, ttl }).await?.granted().unwrap();
         Ok(ExtendResult::extended(grant.expires_at_ms))
+    }
+}
+
+/// Extends a dead lock that nobody has taken over, whenever it died.
+pub(crate) async fn revive(store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+    let expired = match store.key_of(id) {
+        Some(key) => store.expired_on(&key).await,
+        None => None,
+    };
+    let Some(dead) = expired.filter(|dead| dead.lock_id == *id) else {
+        return store.memory.extend(id, ttl).await;
+    };
+    let key = &dead.key;
+    store.memory.set_fence_counter(key, dead.fence.get() - 1);
+    let grant = store.acquire(Ask { key, id, ttl }).await?.granted();
+    Ok(grant.map_or(NOT_EXTENDED, |grant| {
+        ExtendResult::extended(grant.expires_at_ms)
+    }))
+}
+
+/// Finds the lock overdue, and in the next step extends it unless it was taken over.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExtendChecksTheOwnerAlone;
+
+impl Fault for ExtendChecksTheOwnerAlone {
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        let live = store.held_by(id).await.is_some();
+        yield_now().await;
+        if live {
+            return revive(store, id, ttl).await;
+        }
+        store.memory.extend(id, ttl).await
+    }
+}
+
+/// Finds the lock overdue, and in the next step removes whatever lock the key has.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReleaseRemovesTheSuccessor;
+
+impl Fault for ReleaseRemovesTheSuccessor {
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        if store.held_by(id).await.filter(is_overdue).is_some() {
+            return super::on_races::ReleaseRemovesTheSuccessor
+                .release(store, id)
+                .await;
+        }
+        store.memory.release(id).await
+    }
+}
+
+/// Removes overdue locks of other keys, once it keeps many.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AcquireSweeps;
+
+impl Fault for AcquireSweeps {
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        const MANY: usize = 64;
+        let kept = store.unreleased();
+        if kept.len() > MANY {
+            for lock in kept.iter().filter(|lock| is_overdue(lock)) {
+                let _ = store.memory.release(&lock.lock_id).await?;
+            }
+        }
+        store.acquire(ask).await
     }
 }
 

@@ -49,14 +49,17 @@ impl Fault for PurgesTheLive {
     }
 }
 
-/// Purges at the expiry, where the tolerance begins.
+/// Purges at the expiry, where the tolerance begins: all locks, or those that were never extended.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct PurgesTheOverdue;
+pub(crate) struct PurgesTheOverdue<const EXTENDED: bool>;
 
-impl Fault for PurgesTheOverdue {
+impl<const EXTENDED: bool> Fault for PurgesTheOverdue<EXTENDED> {
     async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
         for row in store.unreleased() {
-            if row.expires_at_ms <= now_ms() {
+            let extended = store
+                .row_of(&row.lock_id)
+                .is_some_and(|row| row.extends > 0);
+            if row.expires_at_ms <= now_ms() && (EXTENDED || !extended) {
                 let _ = store.memory.release(&row.lock_id).await?;
             }
         }

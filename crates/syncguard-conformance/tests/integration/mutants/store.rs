@@ -150,7 +150,7 @@ pub(crate) enum Part {
 pub(crate) struct Row {
     pub(crate) info: LockInfoDebug,
     pub(crate) released: bool,
-    pub(crate) extended: bool,
+    pub(crate) extends: u32,
     /// Its expiry before any extend.
     pub(crate) first_expiry_ms: i64,
 }
@@ -234,6 +234,18 @@ impl Store {
             return None;
         }
         self.unreleased_on(key)
+    }
+
+    /// The row of the latest grant on the key, unless it was released.
+    pub(crate) fn unreleased_row_on(&self, key: &LockKey) -> Option<Row> {
+        self.row_of(&self.unreleased_on(key)?.lock_id)
+    }
+
+    /// The row of the latest grant on the key.
+    pub(crate) fn last_row_on(&self, key: &LockKey) -> Option<Row> {
+        let rows = self.rows.lock().unwrap();
+        let of_key = rows.values().filter(|row| row.info.key == *key);
+        of_key.max_by_key(|row| row.info.fence).cloned()
     }
 
     /// The key that was last granted to this id, held or not.
