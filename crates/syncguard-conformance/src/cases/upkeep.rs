@@ -244,9 +244,9 @@ pub async fn closing_a_client_ends_nothing_else<H: Harness>(bench: Bench<H>) -> 
 
 /// Thousands of locks are held at once: as many as ten seconds allow, and at least the harness's capacity.
 ///
-/// Proves A1, A2, K2, E1, E3, L2, R1. Each is shown as soon as it is granted. Once all are granted, each is shown, refused
-/// to others and released; and further grants end no lease that is in the tolerance. The ten seconds are for all of that, so a quarter of them is for the grants; there are no more
-/// than 10,000, unless the harness asks for more.
+/// Proves A1, A2, K2, E1, E3, L2, R1. Each is shown as soon as it is granted. Once all are granted, further grants end no
+/// lease that is in the tolerance, and each lock is shown, refused to others and released. The ten seconds are for all of
+/// that, so a quarter of them is for the grants; there are no more than 10,000, unless the harness asks for more.
 pub async fn thousands_of_locks_are_held_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
     const ENOUGH: usize = 10_000;
     const TASKS: usize = 16;
