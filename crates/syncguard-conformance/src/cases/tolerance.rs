@@ -233,6 +233,7 @@ pub async fn a_halted_call_takes_nothing_from_a_successor<H: Harness>(
 #[track_caller]
 fn race_halted<H: Harness>(bench: &Bench<H>, calls: &[Halted]) -> impl Future<Output = CaseResult> {
     const HALTS: usize = 10;
+    const FIRST_ROUNDS: usize = 3;
     step(async move {
         let (client, other) = (bench.client().await?, bench.client().await?);
         let calls = calls.iter();
@@ -303,12 +304,14 @@ fn race_halted<H: Harness>(bench: &Bench<H>, calls: &[Halted]) -> impl Future<Ou
         });
             let mut outcome = Outcome::Passed;
             for (race, in_time, halted) in join(races.collect::<Vec<_>>()).await? {
-                undecided.retain(|other| *other != race || !in_time);
+                undecided.retain(|other| *other != race || !in_time || halted != Outcome::Passed);
                 if halted != Outcome::Passed {
                     outcome = halted;
                 }
             }
-            if undecided.is_empty() || outcome != Outcome::Passed {
+            // A busy machine does not stall in all of the first rounds.
+            let slow = outcome != Outcome::Passed && round + 1 >= FIRST_ROUNDS;
+            if undecided.is_empty() || slow {
                 return Ok(outcome);
             }
         }
