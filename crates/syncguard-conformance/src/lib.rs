@@ -158,6 +158,7 @@ mod run;
 mod steps;
 mod suite;
 mod view;
+mod watching;
 
 pub use crate::bench::Bench;
 pub use crate::case_report::{CaseReport, Status};

@@ -164,6 +164,8 @@ macro_rules! __for_each_case {
             waiting {
                 a_refusal_says_when_the_key_is_free [W1];
                 a_release_wakes_who_watches [W2];
+                a_release_wakes_all_who_watch [W2];
+                keys_of_all_kinds_are_watched_at_once [W2];
                 a_watch_of_a_free_key_resolves_at_once [W2];
             }
             fencing {
@@ -216,7 +218,7 @@ macro_rules! __for_each_case {
             }
             upkeep {
                 a_call_after_its_deadline_is_not_sent [D1];
-                purging_spares_live_locks_and_fences [P1 E1 F2];
+                purging_spares_live_locks_and_fences [P1 P2 E1 F2];
                 purging_stops_at_its_limit [P2];
                 closing_a_client_ends_nothing_else [S1];
                 thousands_of_locks_are_held_at_once [A1 A2 K2 E1 E3 L2 R1];

@@ -41,7 +41,8 @@ pub async fn an_acquire_dropped_at_any_poll_leaves_no_lock<H: Harness>(
     tokio::time::sleep(ms(1_500)).await;
     for key in &keys {
         free(&other, key).await?;
-        let next = acquire(&other, key, LONG).await?;
+        // The same client is granted the key again.
+        let next = acquire(&client, key, LONG).await?;
         release(&other, &next.lock_id).await?;
     }
     Ok(Outcome::Passed)
@@ -76,7 +77,7 @@ pub async fn acquires_in_random_timeouts_leave_no_lock<H: Harness>(bench: Bench<
     Ok(Outcome::Passed)
 }
 
-/// A contended acquire that is dropped does not disturb the holder.
+/// A contended acquire that is dropped does not disturb the holder, and acquires nothing after it.
 ///
 /// Proves C1, R3.
 pub async fn a_dropped_contender_does_not_disturb_the_holder<H: Harness>(
@@ -98,6 +99,11 @@ pub async fn a_dropped_contender_does_not_disturb_the_holder<H: Harness>(
     let after = held(&client, &key, &grant.lock_id).await?;
     same("the holder's lock", after, before)?;
     release(&client, &grant.lock_id).await?;
+    // Several times: on a busy machine, a call that waits in the background may sleep as long as this case.
+    for _ in 0..10 {
+        tokio::time::sleep(ms(40)).await;
+        free(&client, &key).await?;
+    }
     Ok(Outcome::Passed)
 }
 

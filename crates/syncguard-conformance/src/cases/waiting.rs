@@ -1,154 +1,318 @@
 //! What callers that wait rely on.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use syncguard_core::backend::{AcquireResult, LockBackend, TIME_TOLERANCE_MS, Watch};
-use syncguard_core::{LockId, LockKey};
+use futures_util::future::try_join_all;
+use syncguard_core::backend::{AcquireResult, LockBackend, TIME_TOLERANCE_MS};
+use syncguard_core::{LockId, LockKey, Ttl};
+use tokio::time::{sleep_until, timeout};
 
-use crate::clock::{LIFETIMES, too_slow};
+use crate::clock::{LIFETIMES, dead_at, too_slow};
+use crate::keyspace::{filled, wide_keys};
 use crate::outcome::{require, step};
-use crate::steps::{LONG, acquire, ms, release, ttl};
+use crate::steps::{EXPIRING, LONG, acquire, acquire_as, expiring, ms, release, renew, ttl};
+use crate::watching::until_free;
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
-
-/// Far longer than a wake-up takes, on a slow machine too.
-const WOKEN_WITHIN: Duration = Duration::from_secs(30);
 
 /// A key is granted when the time that a refusal stated has passed, and not before its lease ends.
 ///
-/// Proves W1. Extended or not; by the local monotonic clock, from before the refused call to after the
-/// granted one.
+/// Proves W1. Of leases of up to ten years the case asks once. Of short ones, extended or not, it asks when they begin,
+/// later, and in the tolerance; it waits for the earliest time that was stated. By the local monotonic clock, from
+/// before a refused call to after the granted one.
 pub async fn a_refusal_says_when_the_key_is_free<H: Harness>(bench: Bench<H>) -> CaseResult {
+    const DAY: Duration = Duration::from_secs(86_400);
     let (client, other) = (bench.client().await?, bench.client().await?);
-    // Granted for that long, or extended to it from a shorter or a longer time.
-    let histories: [fn(Duration) -> Duration; 3] = [|lease| lease, |lease| lease / 2, |_| LONG];
-    for (index, granted) in histories.into_iter().enumerate() {
-        let mut refused = None;
-        // On a slow machine a lease may end too soon.
-        for lease in LIFETIMES.into_iter().skip_while(|lease| *lease < LEAST) {
-            let key = bench.key(&format!("freed:{index}:{}", lease.as_millis()))?;
-            refused = refusal(&client, &other, &key, (granted(lease), lease)).await?;
-            if refused.is_some() {
-                break;
-            }
-        }
-        let Some(Refusal {
-            key,
-            lease,
-            began,
-            asked,
-            answered,
-            free_in,
-        }) = refused
-        else {
-            return Err(too_slow());
-        };
-        let Some(free_in) = free_in else {
+    for (index, lasting) in [ms(7_300), DAY * 60, Ttl::MAX.as_duration()]
+        .into_iter()
+        .enumerate()
+    {
+        let key = bench.key(&format!("lasting:{index}"))?;
+        let lease = Lease::begin(&client, &key, (lasting, lasting)).await?;
+        let Some(lease) = lease else { continue };
+        if let Answer::Refused(None) = lease.ask(&other, &key).await? {
+            release(&client, &lease.id).await?;
             return Ok(Outcome::Skipped(
                 "the backend does not say when a key is free",
             ));
-        };
-        // Whole milliseconds on either side.
-        let slack = ms(10);
-        require(
-            asked + free_in <= answered + lease + ms(TIME_TOLERANCE_MS.unsigned_abs()) + slack,
-            format_args!("expected the key free a second after its lease at most, saw {free_in:?}"),
-        )?;
-        require(
-            answered + free_in + slack >= began + lease,
-            format_args!("expected the key held until its lease ends, saw {free_in:?}"),
-        )?;
-        tokio::time::sleep_until((answered + free_in + slack).into()).await;
-        let id = LockId::generate()?;
-        let next = other.acquire(&key, &id, ttl(LONG)?).await?;
-        require(
-            !next.is_locked(),
-            format_args!("expected the key granted after {free_in:?}, saw it held"),
-        )?;
-        release(&other, &id).await?;
+        }
+        // On a slow machine it may have ended.
+        let _ = client.release(&lease.id).await?;
     }
+    // Granted for that long, or extended to it from a shorter or a longer time.
+    let histories: [fn(Duration) -> Duration; 3] = [|lease| lease, |lease| lease / 2, |_| LONG];
+    let leases = histories.into_iter().enumerate();
+    let leases = leases.map(|(index, granted)| {
+        let name = format!("freed:{index}");
+        until_stated(&bench, &client, &other, name, granted)
+    });
+    try_join_all(leases).await?;
     Ok(Outcome::Passed)
 }
 
 /// The shortest lease: half of it is longer than a few calls on most machines.
 const LEAST: Duration = Duration::from_millis(1_000);
 
-/// A refused acquire of a key whose lease began at a known time.
-struct Refusal {
-    key: LockKey,
-    lease: Duration,
-    /// The lease was granted or extended after this time.
-    began: Instant,
-    asked: Instant,
-    answered: Instant,
-    free_in: Option<Duration>,
+/// Whole milliseconds on either side.
+const SLACK: Duration = Duration::from_millis(10);
+
+/// A lease that began between two times.
+struct Lease {
+    id: LockId,
+    lasting: Duration,
+    earliest: Instant,
+    latest: Instant,
 }
 
-/// Acquires a key, extends its lease unless it is granted as long as that, and asks for it. `None` if the lease ended
-/// too soon.
+/// The answer to another client.
+enum Answer {
+    Granted,
+    /// The key is free at this time, as the refusal says.
+    Refused(Option<Instant>),
+}
+
+impl Lease {
+    /// Acquires a key, and extends its lease unless it is granted as long as that. `None` if the lease ended too soon.
+    #[track_caller]
+    fn begin<B: LockBackend>(
+        client: &Client<B>,
+        key: &LockKey,
+        (granted, lasting): (Duration, Duration),
+    ) -> impl Future<Output = Result<Option<Self>, Failure>> {
+        step(async move {
+            let mut earliest = Instant::now();
+            let id = acquire(client, key, granted).await?.lock_id;
+            if granted != lasting {
+                earliest = Instant::now();
+                let answer = client.extend(&id, ttl(lasting)?).await?;
+                if answer.expires_at_ms().is_none() {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(Self {
+                id,
+                lasting,
+                earliest,
+                latest: Instant::now(),
+            }))
+        })
+    }
+
+    /// Asks for the key, and fails if the refusal states a time before the lease ends, or after the tolerance.
+    #[track_caller]
+    fn ask<B: LockBackend>(
+        &self,
+        other: &Client<B>,
+        key: &LockKey,
+    ) -> impl Future<Output = Result<Answer, Failure>> {
+        step(async move {
+            let challenger = LockId::generate()?;
+            let asked = Instant::now();
+            let answer = other.acquire(key, &challenger, ttl(LONG)?).await?;
+            let answered = Instant::now();
+            let AcquireResult::Locked { free_in, .. } = answer else {
+                release(other, &challenger).await?;
+                return Ok(Answer::Granted);
+            };
+            let Some(free_in) = free_in else {
+                return Ok(Answer::Refused(None));
+            };
+            let tolerance = ms(TIME_TOLERANCE_MS.unsigned_abs());
+            require(
+                asked + free_in <= self.latest + self.lasting + tolerance + SLACK,
+                format_args!(
+                    "expected the key free a second after its lease at most, saw {free_in:?}"
+                ),
+            )?;
+            require(
+                answered + free_in + SLACK >= self.earliest + self.lasting,
+                format_args!("expected the key held until its lease ends, saw {free_in:?}"),
+            )?;
+            Ok(Answer::Refused(Some(answered + free_in + SLACK)))
+        })
+    }
+}
+
+/// Asks for a key while it is held, and acquires it at the earliest time that a refusal stated.
 #[track_caller]
-fn refusal<B: LockBackend>(
-    client: &Client<B>,
-    other: &Client<B>,
-    key: &LockKey,
-    (granted, lease): (Duration, Duration),
-) -> impl Future<Output = Result<Option<Refusal>, Failure>> {
+fn until_stated<H: Harness>(
+    bench: &Bench<H>,
+    client: &Client<H::Backend>,
+    other: &Client<H::Backend>,
+    name: String,
+    granted: fn(Duration) -> Duration,
+) -> impl Future<Output = Result<(), Failure>> {
     step(async move {
-        let mut began = Instant::now();
-        let id = acquire(client, key, granted).await?.lock_id;
-        if granted != lease {
-            began = Instant::now();
-            let answer = client.extend(&id, ttl(lease)?).await?;
-            if answer.expires_at_ms().is_none() {
-                return Ok(None);
+        // On a busy machine the last call may come too late to find the key held. On a slow one, a lease may end too soon.
+        let longer = LIFETIMES.into_iter().filter(|lease| *lease >= LEAST);
+        let tries = [LEAST; 3].into_iter().chain(longer);
+        'tries: for (index, lasting) in tries.enumerate() {
+            let key = bench.key(&format!("{name}:{index}"))?;
+            let lease = Lease::begin(client, &key, (granted(lasting), lasting)).await?;
+            let Some(lease) = lease else { continue };
+            // In different milliseconds: a time that is rounded is exact in some.
+            let later = (0..8).map(|order| lasting / 3 + ms(order * 7));
+            let mut stated: Option<Instant> = None;
+            for passed in std::iter::once(Duration::ZERO).chain(later) {
+                sleep_until((lease.latest + passed).into()).await;
+                match lease.ask(other, &key).await? {
+                    Answer::Granted => continue 'tries,
+                    Answer::Refused(at) => stated = stated.into_iter().chain(at).min(),
+                }
+            }
+            let Some(mut stated) = stated else {
+                return Ok(());
+            };
+            let overdue = lease.latest + lasting + ms(300);
+            if overdue < stated {
+                sleep_until(overdue.into()).await;
+                match lease.ask(other, &key).await? {
+                    // On a slow machine the tolerance has passed.
+                    Answer::Granted => return Ok(()),
+                    Answer::Refused(at) => stated = at.map_or(stated, |at| at.min(stated)),
+                }
+            }
+            let id = LockId::generate()?;
+            sleep_until(stated.into()).await;
+            let late = stated.elapsed() > SLACK / 2;
+            let next = other.acquire(&key, &id, ttl(LONG)?).await?;
+            require(
+                !next.is_locked(),
+                "expected the key granted at the time that a refusal stated, saw it held",
+            )?;
+            release(other, &id).await?;
+            if !late || lasting > LEAST {
+                return Ok(());
             }
         }
-        let challenger = LockId::generate()?;
-        let asked = Instant::now();
-        let answer = other.acquire(key, &challenger, ttl(LONG)?).await?;
-        let answered = Instant::now();
-        let AcquireResult::Locked { free_in, .. } = answer else {
-            release(other, &challenger).await?;
-            return Ok(None);
-        };
-        Ok(Some(Refusal {
-            key: key.clone(),
-            lease,
-            began,
-            asked,
-            answered,
-            free_in,
-        }))
+        Err(too_slow())
     })
 }
 
 /// A watch resolves each time that any client releases the key.
 ///
-/// Proves W2. The watch is put in place once. Its own client and another one acquire and release the
-/// key many times.
+/// Proves W2. The watch is put in place once. Its own client and another one acquire and release the key many times. The
+/// lock took over an expired one, was extended, or was acquired twice with one id. At the end it is released in the
+/// tolerance.
 pub async fn a_release_wakes_who_watches<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let key = bench.key("watched")?;
-    let mut watch = None;
+    expiring(&client, &key).await?;
+    sleep_until(dead_at(EXPIRING).into()).await;
+    let mut id = acquire(&client, &key, LONG).await?.lock_id;
+    let Some(mut watch) = client.watch(&key).await? else {
+        release(&client, &id).await?;
+        return Ok(Outcome::NO_WAKE_UPS);
+    };
     for round in 0..20_u64 {
-        let id = acquire(&client, &key, LONG).await?.lock_id;
-        if watch.is_none() {
-            watch = client.watch(&key).await?;
+        match round / 2 % 3 {
+            1 => {
+                renew(&client, &id, LONG).await?;
+            }
+            2 => {
+                acquire_as(&client, &key, &id, LONG).await?;
+            }
+            _ => {}
         }
-        let Some(watch) = &mut watch else {
-            release(&client, &id).await?;
+        if round % 4 == 3 {
+            // Of two calls, the first is dropped while it waits. The release comes before the second.
+            if let Ok(changed) = timeout(ms(10), watch.changed()).await {
+                changed?;
+            }
+            release(&other, &id).await?;
+            until_free(&client, &key, &mut watch).await?;
+        } else {
+            let releasing = async {
+                tokio::time::sleep(ms(round % 5 * 4)).await;
+                match round % 2 {
+                    0 => release(&client, &id).await,
+                    _ => release(&other, &id).await,
+                }
+            };
+            let (woken, released) = tokio::join!(until_free(&client, &key, &mut watch), releasing);
+            released?;
+            woken?;
+        }
+        id = acquire(&client, &key, LONG).await?.lock_id;
+    }
+    // On a slow machine the tolerance may have passed.
+    for _ in 0..3 {
+        renew(&client, &id, ms(50)).await?;
+        tokio::time::sleep(ms(60)).await;
+        let mut woken = pin!(until_free(&client, &key, &mut watch));
+        if let Ok(woken) = timeout(ms(100), woken.as_mut()).await {
+            // The store takes a lease for dead there.
+            woken?;
+            return Ok(Outcome::Passed);
+        }
+        if other.release(&id).await?.is_released() {
+            woken.await?;
+            return Ok(Outcome::Passed);
+        }
+        id = acquire(&client, &key, LONG).await?.lock_id;
+    }
+    release(&client, &id).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A release wakes all watches of the key, by any client, and no other watch has to be there.
+///
+/// Proves W2. Two watches are of one client, which has dropped a third one; one is of another client.
+pub async fn a_release_wakes_all_who_watch<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let key = bench.key("watched")?;
+    let id = acquire(&client, &key, LONG).await?.lock_id;
+    let mut watches = Vec::new();
+    for client in [&client, &client, &other, &client] {
+        let Some(mut watch) = client.watch(&key).await? else {
+            release(client, &id).await?;
             return Ok(Outcome::NO_WAKE_UPS);
         };
-        let releasing = async {
-            tokio::time::sleep(ms(round % 5 * 4)).await;
-            match round % 2 {
-                0 => release(&client, &id).await,
-                _ => release(&other, &id).await,
-            }
-        };
-        let (woken, released) = tokio::join!(until_free(&client, &key, watch), releasing);
-        released?;
-        woken?;
+        if let Ok(changed) = timeout(ms(20), watch.changed()).await {
+            changed?;
+        }
+        watches.push(watch);
     }
+    watches.pop();
+    let woken = watches
+        .iter_mut()
+        .map(|watch| until_free(&client, &key, watch));
+    let releasing = async {
+        tokio::time::sleep(ms(20)).await;
+        release(&other, &id).await
+    };
+    let (woken, released) = tokio::join!(try_join_all(woken), releasing);
+    released?;
+    woken?;
+    Ok(Outcome::Passed)
+}
+
+/// A client watches dozens of keys at a time, and each release wakes its watch.
+///
+/// Proves W2. Keys of all kinds, the longest included.
+pub async fn keys_of_all_kinds_are_watched_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let mut keys: Vec<_> = wide_keys(&bench)?.into_iter().step_by(2).collect();
+    keys.push(filled(&bench, "x", "")?);
+    let grants = keys.iter().map(|key| acquire(&client, key, LONG));
+    let grants = try_join_all(grants).await?;
+    let watches = try_join_all(keys.iter().map(|key| client.watch(key))).await?;
+    let Some(mut watches) = watches.into_iter().collect::<Option<Vec<_>>>() else {
+        for grant in &grants {
+            release(&client, &grant.lock_id).await?;
+        }
+        return Ok(Outcome::NO_WAKE_UPS);
+    };
+    let watched = keys.iter().zip(&mut watches);
+    let woken = watched.map(|(key, watch)| until_free(&client, key, watch));
+    let releasing = async {
+        tokio::time::sleep(ms(20)).await;
+        let released = grants.iter().map(|grant| release(&other, &grant.lock_id));
+        try_join_all(released).await
+    };
+    let (woken, released) = tokio::join!(try_join_all(woken), releasing);
+    released?;
+    woken?;
     Ok(Outcome::Passed)
 }
 
@@ -166,28 +330,4 @@ pub async fn a_watch_of_a_free_key_resolves_at_once<H: Harness>(bench: Bench<H>)
         until_free(&client, &key, &mut watch).await?;
     }
     Ok(Outcome::Passed)
-}
-
-/// Waits as a caller does, but without a poll: a wake-up may be a false alarm.
-#[track_caller]
-fn until_free<B: LockBackend>(
-    client: &Client<B>,
-    key: &LockKey,
-    watch: &mut Watch,
-) -> impl Future<Output = Result<(), Failure>> {
-    step(async move {
-        let freed = async {
-            loop {
-                watch.changed().await?;
-                if !client.is_locked(key).await? {
-                    return Ok::<_, Failure>(());
-                }
-                // Endless false alarms must not occupy the thread: this case and others have to end.
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(WOKEN_WITHIN, freed)
-            .await
-            .unwrap_or_else(|_| Err(Failure::new("expected a wake-up by the release, saw none")))
-    })
 }

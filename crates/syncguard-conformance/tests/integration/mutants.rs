@@ -39,6 +39,10 @@ use syncguard_conformance::{RunOptions, Status, cases, run};
 use syncguard_core::backend::clauses;
 
 use on_fences::Shared;
+use on_waiting::{
+    Extended, In32Bits, InSteps, LongInSteps, LongKeys, Overdue, SoonInTheTolerance, TakenOver,
+};
+
 use on_keys::{
     Compatible, CutAt200, Dots, Fold, Folded, Length, Number, Printable, Quotes, Refuses, Spoilt,
     Tag, Trim, Undoubled, Without,
@@ -332,8 +336,21 @@ mutants! {
     refusals_promise_too_much: on_waiting::PromisesTooMuch, W1, early, "waiting::a_refusal_says_when_the_key_is_free";
     refusals_promise_too_little: on_waiting::PromisesTooLittle, W1, late, "waiting::a_refusal_says_when_the_key_is_free";
     refusals_forget_extends: on_waiting::ForgetsExtends, W1, after_extend, "waiting::a_refusal_says_when_the_key_is_free";
+    refusals_count_the_whole_lease: on_waiting::StatesTheWholeLease, W1, late, "waiting::a_refusal_says_when_the_key_is_free";
+    refusals_round_down: on_waiting::States<InSteps>, W1, early, "waiting::a_refusal_says_when_the_key_is_free";
+    refusals_round_up: on_waiting::States<LongInSteps>, W1, late, "waiting::a_refusal_says_when_the_key_is_free";
+    refusals_count_in_32_bits: on_waiting::States<In32Bits>, W1, early, "waiting::a_refusal_says_when_the_key_is_free";
+    refusals_take_the_overdue_for_dead: on_waiting::States<SoonInTheTolerance>, W1, in_tolerance, "waiting::a_refusal_says_when_the_key_is_free";
     watches_hear_nothing: on_waiting::HearsNothing, W2, lost, "waiting::a_release_wakes_who_watches";
     watches_hear_once: on_waiting::HearsOnce, W2, doubled, "waiting::a_release_wakes_who_watches";
+    watches_wake_one: on_waiting::WakesOne, W2, doubled, "waiting::a_release_wakes_all_who_watch";
+    watches_end_others: on_waiting::EndsTheOthers, W2, wrong_owner, "waiting::a_release_wakes_all_who_watch";
+    watches_miss_long_keys: on_waiting::Misses<LongKeys>, W2, wrong_key, "waiting::keys_of_all_kinds_are_watched_at_once";
+    watches_are_few: on_waiting::HasSlots, W2, lost, "waiting::keys_of_all_kinds_are_watched_at_once";
+    watches_miss_the_extended: on_waiting::Misses<Extended>, W2, after_extend, "waiting::a_release_wakes_who_watches";
+    watches_miss_a_take_over: on_waiting::Misses<TakenOver>, W2, after_expiry, "waiting::a_release_wakes_who_watches";
+    watches_miss_the_overdue: on_waiting::Misses<Overdue>, W2, in_tolerance, "waiting::a_release_wakes_who_watches";
+    watches_look_once: on_waiting::LooksOnce, W2, raced, "waiting::a_release_wakes_who_watches";
     watches_do_not_look: on_waiting::DoesNotLook, W2, raced, "waiting::a_watch_of_a_free_key_resolves_at_once";
 
     fences_repeat: on_fences::Repeats, F1, doubled, "fencing::fences_strictly_increase";
@@ -354,12 +371,13 @@ mutants! {
     contention_burns_fences_once_extended: on_fences::BurntWhere<true>, F4, after_extend, "fencing::contention_uses_no_fence";
     contention_burns_fences_in_the_tolerance: on_fences::BurntWhere<false>, F4, in_tolerance, "tolerance::a_refusal_uses_no_fence";
 
-    acquire_arrives_late: on_acquire::ArrivesLate, C1, late, "cancel::an_acquire_dropped_at_any_poll_leaves_no_lock";
+    acquire_arrives_late: on_acquire::ArrivesLate<false>, C1, late, "cancel::an_acquire_dropped_at_any_poll_leaves_no_lock";
+    acquire_arrives_after_the_holder: on_acquire::ArrivesLate<true>, C1, late, "cancel::a_dropped_contender_does_not_disturb_the_holder";
+    acquire_stays_under_way: on_acquire::StaysUnderWay, C1, lost, "cancel::an_acquire_dropped_at_any_poll_leaves_no_lock";
     acquire_indexes_later: on_acquire::IndexesLater, C1, lost, "cancel::an_acquire_dropped_at_any_poll_leaves_no_lock";
     release_is_once_only: on_races::ReleaseIsOnceOnly, C4, lost, "cancel::a_release_dropped_at_any_poll_frees_the_key";
     conflicts_are_errors: on_races::ConflictIsAnError<false>, O1, raced, "races::a_halted_acquire_and_another_are_one_grant";
     conflicts_over_an_expired_key_are_errors: on_races::ConflictIsAnError<true>, O1, after_expiry, "races::a_halted_acquire_and_another_are_one_grant";
-    conflicts_in_the_tolerance_are_errors: on_tolerance::ExtendConflicts, O1, in_tolerance, "tolerance::a_halted_extend_takes_nothing_from_a_successor";
     two_keys_of_one_id_conflict: on_acquire::SecondKeyConflicts, O1, raced, "keys::one_id_on_two_keys_harms_nobody_else";
     conflicts_in_the_tolerance_are_errors: on_tolerance::ExtendConflicts, O1, in_tolerance, "tolerance::a_halted_call_takes_nothing_from_a_successor";
     events_show_the_key: on_words::LogsTheKey, O2, wrong_key, "errors::events_show_no_identifier";
@@ -379,17 +397,29 @@ mutants! {
     late_calls_are_sent: on_upkeep::SendsTheLate, D1, late, "upkeep::a_call_after_its_deadline_is_not_sent";
     late_calls_are_in_doubt: on_upkeep::DoubtsTheLate, D1, lost, "upkeep::a_call_after_its_deadline_is_not_sent";
     purging_takes_live_locks: on_upkeep::PurgesTheLive, P1, early, "upkeep::purging_spares_live_locks_and_fences";
-    purging_takes_extended_locks: on_upkeep::PurgesTheExtended, P1, after_extend, "upkeep::purging_spares_live_locks_and_fences";
-    purging_takes_locks_in_the_tolerance: on_upkeep::PurgesTheOverdue, P1, in_tolerance, "upkeep::purging_spares_live_locks_and_fences";
-    purging_takes_fences: on_upkeep::PurgesFences<0>, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
-    purging_takes_fences_of_long_keys: on_upkeep::PurgesFences<256>, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_extended_locks: on_upkeep::PurgesTheExtended<{ i64::MAX }>, P1, after_extend, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_extended_locks_near_their_end: on_upkeep::PurgesTheExtended<500>, P1, after_extend, "upkeep::purging_spares_live_locks_and_fences";
     purging_takes_locks_in_the_tolerance: on_upkeep::PurgesTheOverdue<true>, P1, in_tolerance, "upkeep::purging_spares_live_locks_and_fences";
     purging_takes_the_never_extended_in_the_tolerance: on_upkeep::PurgesTheOverdue<false>, P1, in_tolerance, "upkeep::purging_spares_live_locks_and_fences";
-    purging_takes_fences: on_upkeep::PurgesFences, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_fences: on_upkeep::PurgesFences<0, false>, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_fences_of_long_keys: on_upkeep::PurgesFences<256, false>, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
+    purging_takes_the_first_fences: on_upkeep::PurgesFences<0, true>, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
     purging_deletes_by_key: on_clearing::PurgeDeletesByKey, P1, raced, "races::a_halted_purge_leaves_successors_alone";
     purging_ignores_its_limit: on_upkeep::PurgesPastTheLimit, P2, doubled, "upkeep::purging_stops_at_its_limit";
+    purging_takes_all_for_none: on_upkeep::PurgesAllForNone, P2, doubled, "upkeep::purging_stops_at_its_limit";
+    purging_takes_whole_batches: on_upkeep::PurgesInBatches, P2, doubled, "upkeep::purging_stops_at_its_limit";
+    purging_counts_one_less: on_upkeep::PurgeCountsOneLess, P2, by_one, "upkeep::purging_stops_at_its_limit";
+    purging_stops_at_extended_locks: on_upkeep::PurgeStopsAtTheExtended, P2, after_extend, "upkeep::purging_spares_live_locks_and_fences";
     purging_takes_one_more: on_upkeep::PurgesOneMore, P2, by_one, "upkeep::purging_stops_at_its_limit";
-    closing_releases: on_upkeep::CloseReleases, S1, lost, "upkeep::closing_a_client_ends_nothing_else";
+    closing_releases: on_upkeep::CloseReleases<false>, S1, lost, "upkeep::closing_a_client_ends_nothing_else";
+    closing_releases_what_was_extended: on_upkeep::CloseReleases<true>, S1, after_extend, "upkeep::closing_a_client_ends_nothing_else";
+    closing_ends_watches: on_upkeep::CloseEndsWatches, S1, wrong_owner, "upkeep::closing_a_client_ends_nothing_else";
+    a_closed_client_releases: on_upkeep::ClosesAllBut<'r'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
+    a_closed_client_extends: on_upkeep::ClosesAllBut<'e'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
+    a_closed_client_knows_what_is_locked: on_upkeep::ClosesAllBut<'i'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
+    a_closed_client_looks_up: on_upkeep::ClosesAllBut<'k'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
+    a_closed_client_lists: on_upkeep::ClosesAllBut<'l'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
+    a_closed_client_purges: on_upkeep::ClosesAllBut<'p'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
     closing_ends_other_clients: on_upkeep::CloseEndsTheOthers, S1, wrong_owner, "upkeep::closing_a_client_ends_nothing_else";
 
     releases_unindex_later: on_stored::ReleaseUnindexesLater, G1, late, "stored::a_released_key_leaves_its_counter";

@@ -142,21 +142,22 @@ impl Fault for IndexesLosers {
     }
 }
 
-/// Keeps a call whose future was dropped in a queue, and sends it long after its deadline.
+/// Keeps a call whose future was dropped in a queue, and sends it long after its deadline. Or it does so soon, and only
+/// while the key is held.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ArrivesLate;
+pub(crate) struct ArrivesLate<const CONTENDED: bool>;
 
-/// Sends what is left in it when it is dropped.
-struct Queue<'a>(Option<(&'a Store, Ask<'a>)>);
+/// Sends what is left in it some time after it is dropped.
+struct Queue<'a>(Option<(&'a Store, Ask<'a>)>, Duration);
 
 impl Drop for Queue<'_> {
     fn drop(&mut self) {
-        let Some((store, ask)) = self.0.take() else {
+        let (Some((store, ask)), pause) = (self.0.take(), self.1) else {
             return;
         };
         let (memory, key, id) = (store.memory.clone(), ask.key.clone(), *ask.id);
         tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_secs(5)).await;
+            tokio::time::sleep(pause).await;
             // Again and again, as a driver does that retries.
             for _ in 0..100 {
                 let _ = memory.acquire(&key, &id, ask.ttl).await;
@@ -166,12 +167,34 @@ impl Drop for Queue<'_> {
     }
 }
 
-impl Fault for ArrivesLate {
+impl<const CONTENDED: bool> Fault for ArrivesLate<CONTENDED> {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
-        let mut queue = Queue(Some((store, ask)));
+        let queues = !CONTENDED || store.holder(ask.key).await.is_some();
+        let pause = Duration::from_millis(if CONTENDED { 20 } else { 5_000 });
+        let mut queue = Queue(queues.then_some((store, ask)), pause);
         tokio::time::sleep(Duration::from_millis(2)).await;
         queue.0 = None;
         store.acquire(ask).await
+    }
+}
+
+/// Marks the key in its client while it asks: after an acquire that was dropped, that client finds it held.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StaysUnderWay(Arc<Mutex<HashSet<LockKey>>>);
+
+impl Fault for StaysUnderWay {
+    fn connect(&self) -> Self {
+        Self::default()
+    }
+
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        if !self.0.lock().unwrap().insert(ask.key.clone()) {
+            return Ok(AcquireResult::locked());
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let answer = store.acquire(ask).await;
+        self.0.lock().unwrap().remove(ask.key);
+        answer
     }
 }
 
@@ -405,7 +428,7 @@ pub(crate) struct RefusalUndoesExtends;
 
 impl Fault for RefusalUndoesExtends {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
-        let first = |row: Row| row.extended.then_some(row.first_expiry_ms);
+        let first = |row: Row| (row.extends > 0).then_some(row.first_expiry_ms);
         refuse_and_move(store, ask, first).await
     }
 }

@@ -85,7 +85,7 @@ impl Fault for ForgetsTheLatestExtension {
     }
 
     async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
-        if let Some(row) = store.row_of(id).filter(|row| row.extended) {
+        if let Some(row) = store.row_of(id).filter(|row| row.extends > 0) {
             self.0.lock().unwrap().insert(*id, row.info.expires_at_ms);
         }
         store.memory.extend(id, ttl).await

@@ -5,11 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use syncguard_core::backend::AcquireResult;
-use syncguard_core::{ErrorCode, ExtendResult, LockError, LockId, ReleaseResult, Ttl};
+use syncguard_core::backend::{
+    AcquireResult, ListPage, Lookup, TIME_TOLERANCE_MS, Watch, WatchKey,
+};
+use syncguard_core::{
+    ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl,
+};
 
 use super::broken::{Fault, past_deadline};
-use super::store::{Answer, Ask, Store, now_ms};
+use super::store::{Answer, Ask, Store, Wanted, now_ms};
 
 /// Queues a call after its deadline, and sends it nonetheless.
 #[derive(Debug, Clone, Default)]
@@ -67,14 +71,15 @@ impl<const EXTENDED: bool> Fault for PurgesTheOverdue<EXTENDED> {
     }
 }
 
-/// Purges the counters of expired locks, of keys from this length on.
+/// Purges the counters of expired locks, of keys from this length on: of all, or only of those that were granted once.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct PurgesFences<const LENGTH: usize>;
+pub(crate) struct PurgesFences<const LENGTH: usize, const FIRST: bool>;
 
-impl<const LENGTH: usize> Fault for PurgesFences<LENGTH> {
+impl<const LENGTH: usize, const FIRST: bool> Fault for PurgesFences<LENGTH, FIRST> {
     async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
         for row in store.unreleased() {
-            if row.key.as_str().len() >= LENGTH && store.holder(&row.key).await.is_none() {
+            let counts = row.key.as_str().len() >= LENGTH && (!FIRST || row.fence.get() == 1);
+            if counts && store.holder(&row.key).await.is_none() {
                 store.memory.set_fence_counter(&row.key, 0);
             }
         }
@@ -92,21 +97,28 @@ impl Fault for PurgesPastTheLimit {
     }
 }
 
-/// Releases the locks of a client that is closed.
+/// Releases the locks of a client that is closed: those that it acquired, or those that it extended.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct CloseReleases(Arc<Mutex<Vec<LockId>>>);
+pub(crate) struct CloseReleases<const EXTENDED: bool>(Arc<Mutex<Vec<LockId>>>);
 
-impl Fault for CloseReleases {
+impl<const EXTENDED: bool> Fault for CloseReleases<EXTENDED> {
     fn connect(&self) -> Self {
         Self::default()
     }
 
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
         let answer = store.acquire(ask).await?;
-        if !answer.is_locked() {
+        if !EXTENDED && !answer.is_locked() {
             self.0.lock().unwrap().push(*ask.id);
         }
         Ok(answer)
+    }
+
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        if EXTENDED {
+            self.0.lock().unwrap().push(*id);
+        }
+        store.memory.extend(id, ttl).await
     }
 
     async fn close(&self, store: &Store) -> Answer<()> {
@@ -130,9 +142,100 @@ impl Fault for CloseEndsTheOthers {
 
     async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
         if self.0.load(Ordering::SeqCst) {
-            return Err(LockError::new(ErrorCode::ServiceUnavailable, "closed"));
+            return Err(closed());
         }
         store.memory.extend(id, ttl).await
+    }
+}
+
+fn closed() -> LockError {
+    LockError::new(ErrorCode::ServiceUnavailable, "closed")
+}
+
+/// Ends all watches.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CloseEndsWatches(Arc<AtomicBool>);
+
+struct Ends(Watch, Arc<AtomicBool>);
+
+impl WatchKey for Ends {
+    async fn changed(&mut self) -> Result<(), LockError> {
+        self.0.changed().await?;
+        if self.1.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+}
+
+impl Fault for CloseEndsWatches {
+    async fn close(&self, _: &Store) -> Answer<()> {
+        self.0.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    async fn watch(&self, store: &Store, key: &LockKey) -> Answer<Option<Watch>> {
+        let watch = store.memory.watch(key).await?;
+        Ok(watch.map(|watch| Watch::new(Ends(watch, Arc::clone(&self.0)))))
+    }
+}
+
+/// Once it is closed, it refuses all calls but one: `r`elease, `e`xtend, `i`s_locked, loo`k`up, `l`ist or `p`urge.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ClosesAllBut<const OPEN: char>(Arc<AtomicBool>);
+
+impl<const OPEN: char> ClosesAllBut<OPEN> {
+    fn admit(&self, call: char) -> Answer<()> {
+        if self.0.load(Ordering::SeqCst) && call != OPEN {
+            return Err(closed());
+        }
+        Ok(())
+    }
+}
+
+impl<const OPEN: char> Fault for ClosesAllBut<OPEN> {
+    fn connect(&self) -> Self {
+        Self::default()
+    }
+
+    async fn close(&self, _: &Store) -> Answer<()> {
+        self.0.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
+        self.admit('a')?;
+        store.acquire(ask).await
+    }
+
+    async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
+        self.admit('r')?;
+        store.memory.release(id).await
+    }
+
+    async fn extend(&self, store: &Store, id: &LockId, ttl: Ttl) -> Answer<ExtendResult> {
+        self.admit('e')?;
+        store.memory.extend(id, ttl).await
+    }
+
+    async fn is_locked(&self, store: &Store, key: &LockKey) -> Answer<bool> {
+        self.admit('i')?;
+        store.memory.is_locked(key).await
+    }
+
+    async fn lookup_raw(&self, store: &Store, by: Lookup<'_>) -> Answer<Option<LockInfoDebug>> {
+        self.admit('k')?;
+        store.memory.lookup_raw(by).await
+    }
+
+    async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
+        self.admit('l')?;
+        store.memory.list(wanted).await
+    }
+
+    async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
+        self.admit('p')?;
+        store.memory.purge_expired(limit).await
     }
 }
 
@@ -185,15 +288,16 @@ impl Fault for IsFull {
     }
 }
 
-/// Purges by the expiry of the grant.
+/// Purges by the expiry of the grant, once no more than this is left of the lease.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct PurgesTheExtended;
+pub(crate) struct PurgesTheExtended<const LEFT_MS: i64>;
 
-impl Fault for PurgesTheExtended {
+impl<const LEFT_MS: i64> Fault for PurgesTheExtended<LEFT_MS> {
     async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
         for row in store.unreleased() {
             let row = store.row_of(&row.lock_id).unwrap();
-            if row.first_expiry_ms < now_ms() - 2_000 {
+            let left_ms = row.info.expires_at_ms - now_ms();
+            if row.first_expiry_ms < now_ms() - 2_000 && left_ms <= LEFT_MS {
                 let _ = store.memory.release(&row.info.lock_id).await?;
             }
         }
@@ -208,5 +312,57 @@ pub(crate) struct PurgesOneMore;
 impl Fault for PurgesOneMore {
     async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
         store.memory.purge_expired(limit + 1).await
+    }
+}
+
+/// Takes a limit of zero for none.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PurgesAllForNone;
+
+impl Fault for PurgesAllForNone {
+    async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
+        let limit = if limit == 0 { u32::MAX } else { limit };
+        store.memory.purge_expired(limit).await
+    }
+}
+
+/// Purges ten at a time, and returns no more than its limit.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PurgesInBatches;
+
+impl Fault for PurgesInBatches {
+    async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
+        let batches = limit.div_ceil(10) * 10;
+        let purged = store.memory.purge_expired(batches).await?;
+        Ok(purged.min(limit.into()))
+    }
+}
+
+/// Counts one less if it purged two or more.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PurgeCountsOneLess;
+
+impl Fault for PurgeCountsOneLess {
+    async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
+        let purged = store.memory.purge_expired(limit).await?;
+        Ok(purged - u64::from(purged > 1))
+    }
+}
+
+/// Reads as many locks as it may purge, by the expiry of their grants, and keeps those that were extended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PurgeStopsAtTheExtended;
+
+impl Fault for PurgeStopsAtTheExtended {
+    async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
+        let unreleased = store.unreleased();
+        let rows = unreleased.iter().filter(|row| store.keeps_lock(&row.key));
+        let mut rows: Vec<_> = rows.filter_map(|row| store.row_of(&row.lock_id)).collect();
+        rows.sort_by_key(|row| row.first_expiry_ms);
+        rows.truncate(usize::try_from(limit).unwrap());
+        let dead_by = now_ms() - TIME_TOLERANCE_MS;
+        let dead = rows.iter().filter(|row| row.info.expires_at_ms <= dead_by);
+        let dead = u32::try_from(dead.count()).unwrap();
+        store.memory.purge_expired(dead).await
     }
 }

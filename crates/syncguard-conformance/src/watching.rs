@@ -1,0 +1,43 @@
+//! Waiting for a key by its watch alone.
+
+use syncguard_core::LockKey;
+use syncguard_core::backend::{LockBackend, Watch};
+
+use crate::outcome::step;
+use crate::steps::ms;
+use crate::{Client, Failure};
+
+/// For how many pauses of 100 ms a wake-up may take: far longer than it takes on a slow machine. A machine that stalls
+/// makes one pause longer, and not more of them.
+const PAUSES: usize = 100;
+
+/// Waits as a caller does, but without a poll: a wake-up may be a false alarm.
+#[track_caller]
+pub(crate) fn until_free<B: LockBackend>(
+    client: &Client<B>,
+    key: &LockKey,
+    watch: &mut Watch,
+) -> impl Future<Output = Result<(), Failure>> {
+    step(async move {
+        let freed = async {
+            loop {
+                watch.changed().await?;
+                if !client.is_locked(key).await? {
+                    return Ok::<_, Failure>(());
+                }
+                // Endless false alarms must not occupy the thread: this case and others have to end.
+                tokio::task::yield_now().await;
+            }
+        };
+        let too_long = async {
+            for _ in 0..PAUSES {
+                tokio::time::sleep(ms(100)).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            freed = freed => freed,
+            () = too_long => Err(Failure::new("expected a wake-up by the release, saw none")),
+        }
+    })
+}
