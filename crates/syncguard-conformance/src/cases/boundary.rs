@@ -114,10 +114,10 @@ fn contend_to_the_end<H: Harness>(
 ) -> impl Future<Output = CaseResult> {
     // The chance that the store has never decided within the window.
     const GREATEST_CHANCE: f64 = 1e-6;
-    // A store whose chances have not fallen far enough after the first rounds would need more rounds than these.
-    // Unless it answers at once: then it is the machine that is busy.
+    // A store whose chances have not fallen far enough after the first rounds would take longer than this. Unless it
+    // answers at once: then it is the machine that is busy.
     const FIRST_ROUNDS: u32 = 3;
-    const ROUNDS: u32 = 16;
+    const LONGEST: Duration = Duration::from_secs(20);
     const EACH: usize = 8;
     step(async move {
         let clients = bench.clients(3).await?;
@@ -165,7 +165,7 @@ fn contend_to_the_end<H: Harness>(
             if undecided.is_empty() {
                 return Ok(Outcome::Passed);
             }
-            let hoped = GREATEST_CHANCE.powf(f64::from(round) / f64::from(ROUNDS));
+            let hoped = GREATEST_CHANCE.powf(began.elapsed().as_secs_f64() / LONGEST.as_secs_f64());
             let seldom = undecided.iter().any(above(hoped));
             let slow = round >= FIRST_ROUNDS && seldom && fastest > window / 2;
             if slow || began.elapsed() > PATIENCE {

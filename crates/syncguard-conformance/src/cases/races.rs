@@ -6,15 +6,16 @@
 //! its steps.
 
 use std::collections::BTreeMap;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use syncguard_core::backend::{LockBackend, Lookup, MAX_PAGE_SIZE};
+use syncguard_core::backend::{FenceToken, LockBackend, Lookup, MAX_PAGE_SIZE};
 use syncguard_core::{LockId, LockInfoDebug, LockKey};
 
 use crate::clock::dead_at;
 use crate::outcome::{require, same, step};
-use crate::pages::{can_list, listed, lists};
-use crate::polling::{HALTS, Halts, poll_times};
+use crate::pages::{Listed, can_list, listed};
+use crate::polling::{HALTS, Halts, poll_once, poll_times};
 use crate::purge_race::PurgeRace;
 use crate::steps::{
     EXPIRING, LONG, acquire, acquire_as, expiring, fence_in, fence_of, free, held, holds_nothing,
@@ -349,29 +350,14 @@ pub async fn a_halted_read_does_not_answer_for_a_later_one<H: Harness>(
         // None is the beginning of another one: a listing shows one lock.
         let key = bench.key(&format!("{drops}:{polls}:read"))?;
         let id = LockId::generate()?;
-        let acquired = async {
-            acquire_as(&other, &key, &id, LONG).await?;
-            let info = held(&client, &key, &id).await?;
-            let listed = BTreeMap::from([(key.as_str().to_owned(), info)]);
-            if can_list {
-                lists(&client, key.as_str(), MAX_PAGE_SIZE, &listed).await?;
-            }
-            Ok(())
-        };
-        let reads = read(&client, &key, &id, can_list);
-        beside(&mut halts, polls, drops, reads, acquired).await?;
-        let released = async {
-            release(&other, &id).await?;
-            free(&client, &key).await?;
-            let by_id = client.lookup_raw(Lookup::Id(&id)).await?;
-            same("lookup of a released id", by_id, None)?;
-            if can_list {
-                lists(&client, key.as_str(), MAX_PAGE_SIZE, &BTreeMap::new()).await?;
-            }
-            Ok(())
-        };
-        let reads = read(&client, &key, &id, can_list);
-        beside(&mut halts, polls, drops, reads, released).await?;
+        let read = || read(&client, &key, &id, can_list);
+        let acquire = acquire_as(&other, &key, &id, LONG);
+        let seen = read_after(&mut halts, polls, drops, read, acquire).await?;
+        let info = held(&other, &key, &id).await?;
+        same("reads after an acquire", seen, Seen::of(info, can_list))?;
+        let release = release(&other, &id);
+        let seen = read_after(&mut halts, polls, drops, read, release).await?;
+        same("reads after a release", seen, Seen::default())?;
     }
     Ok(halts.outcome())
 }
@@ -490,6 +476,38 @@ impl LateCall {
     }
 }
 
+/// What reads show of a lock.
+#[derive(Debug, PartialEq)]
+struct Seen<F: FenceToken> {
+    locked: bool,
+    by_key: Option<LockInfoDebug<F>>,
+    by_id: Option<LockInfoDebug<F>>,
+    listed: Listed<F>,
+}
+
+impl<F: FenceToken> Default for Seen<F> {
+    fn default() -> Self {
+        Self {
+            locked: false,
+            by_key: None,
+            by_id: None,
+            listed: BTreeMap::new(),
+        }
+    }
+}
+
+impl<F: FenceToken> Seen<F> {
+    fn of(lock: LockInfoDebug<F>, can_list: bool) -> Self {
+        let listed = (lock.key.as_str().to_owned(), lock.clone());
+        Self {
+            locked: true,
+            by_key: Some(lock.clone()),
+            by_id: Some(lock),
+            listed: can_list.then_some(listed).into_iter().collect(),
+        }
+    }
+}
+
 /// Reads the lock on a key in every way at once.
 #[track_caller]
 fn read<'a, B: LockBackend>(
@@ -497,13 +515,13 @@ fn read<'a, B: LockBackend>(
     key: &'a LockKey,
     id: &'a LockId,
     can_list: bool,
-) -> impl Future<Output = Result<(), Failure>> + 'a {
+) -> impl Future<Output = Result<Seen<B::Fence>, Failure>> + 'a {
     step(async move {
         let listing = async {
-            if can_list {
-                listed(client, key.as_str(), MAX_PAGE_SIZE).await?;
+            match can_list {
+                true => listed(client, key.as_str(), MAX_PAGE_SIZE).await,
+                false => Ok(BTreeMap::new()),
             }
-            Ok(())
         };
         let (locked, by_key, by_id, listed) = tokio::join!(
             client.is_locked(key),
@@ -511,26 +529,43 @@ fn read<'a, B: LockBackend>(
             client.lookup_raw(Lookup::Id(id)),
             listing,
         );
-        let _ = (locked?, by_key?, by_id?);
-        listed
+        Ok(Seen {
+            locked: locked?,
+            by_key: by_key?,
+            by_id: by_id?,
+            listed: listed?,
+        })
     })
 }
 
-/// Runs other work while a call is halted, or after it was dropped.
-async fn beside(
+/// What a read shows that begins after a change. The change is made, and the read begins, while an earlier read is
+/// halted, or after that one was dropped.
+async fn read_after<T, F: FenceToken, R: Future<Output = Result<Seen<F>, Failure>>>(
     halts: &mut Halts,
     polls: usize,
     drops: bool,
-    call: impl Future<Output = Result<(), Failure>>,
-    work: impl Future<Output = Result<(), Failure>>,
-) -> Result<(), Failure> {
-    if drops {
-        let _ = poll_times(polls, call).await;
-        return work.await;
+    read: impl Fn() -> R,
+    change: impl Future<Output = Result<T, Failure>>,
+) -> Result<Seen<F>, Failure> {
+    let begun = async {
+        change.await?;
+        let mut later = Box::pin(read());
+        // On some stores it ends after the halted one.
+        let seen = poll_once(later.as_mut()).await;
+        Ok::<_, Failure>((later, seen))
+    };
+    let (later, seen) = if drops {
+        let _ = poll_times(polls, read()).await;
+        begun.await?
+    } else {
+        let (halted, begun) = halts.halt(polls, read(), begun).await;
+        let _ = halted?;
+        begun?
+    };
+    match seen {
+        Poll::Ready(seen) => seen,
+        Poll::Pending => later.await,
     }
-    let (called, worked) = halts.halt(polls, call, work).await;
-    called?;
-    worked
 }
 
 /// Releases the lock of `former`, and acquires the key for somebody else.

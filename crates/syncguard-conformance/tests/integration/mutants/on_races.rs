@@ -171,7 +171,7 @@ pub(crate) struct ReleaseCountsTwice<const EXTENDED: bool>;
 
 impl<const EXTENDED: bool> Fault for ReleaseCountsTwice<EXTENDED> {
     async fn release(&self, store: &Store, id: &LockId) -> Answer<ReleaseResult> {
-        if EXTENDED && !store.row_of(id).is_some_and(|row| row.extends > 0) {
+        if EXTENDED && store.row_of(id).is_none_or(|row| row.extends == 0) {
             return store.memory.release(id).await;
         }
         let held = store.held_by(id).await.is_some();
