@@ -107,7 +107,7 @@
 //! {"backend": "memory", "supports_fencing": true, "time_authority": "server",
 //!  "suite_version": "0.1.0", "passed": 1, "failed": 0, "skipped": 0,
 //!  "proven": ["R2"], "unproven": [], "causes": [],
-//!  "mutants": {"known": 261, "caught": 2, "unseen": []},
+//!  "mutants": {"known": 375, "caught": 2, "unseen": []},
 //!  "cases": [{"name": "release::again_it_is_not_held", "clauses": ["R2"],
 //!             "status": "passed", "ms": 3}]}
 //! ```

@@ -149,11 +149,6 @@ macro_rules! __for_each_case {
                 a_release_at_the_last_moment_is_no_error [R2 O1];
                 an_expired_key_has_one_successor [A3 E2 O1];
             }
-            boundary {
-                nobody_is_granted_a_key_before_its_lease_ends [E1 E3 X1 A2];
-                nobody_is_granted_a_key_in_its_last_milliseconds [E1 E3 X1];
-                its_holder_is_heard_until_the_end [E1 X1 R1 A5];
-            }
             tolerance {
                 all_operations_agree [E3 L1 L2 L4 A2 N6];
                 an_extend_is_like_any_other [E3 X1 X4];
@@ -222,6 +217,11 @@ macro_rules! __for_each_case {
                 purging_stops_at_its_limit [P2];
                 closing_a_client_ends_nothing_else [S1];
                 thousands_of_locks_are_held_at_once [A1 A2 K2 E1 E3 L2 R1];
+            }
+            boundary {
+                nobody_is_granted_a_key_before_its_lease_ends [E1 E3 X1 A2];
+                nobody_is_granted_a_key_in_its_last_milliseconds [E1 E3 X1];
+                its_holder_is_heard_until_the_end [E1 X1 R1 A5];
             }
             stored {
                 a_released_key_leaves_its_counter [G1 K3 R1];

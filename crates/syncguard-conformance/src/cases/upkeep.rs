@@ -395,7 +395,7 @@ fn bare_calls_fail<B: LockBackend>(
 /// that, so a quarter of them is for the grants; there are no more than 10,000, unless the harness asks for more.
 pub async fn thousands_of_locks_are_held_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
     const ENOUGH: usize = 10_000;
-    const TASKS: usize = 16;
+    const TASKS: usize = 4;
     const TAKING: Duration = Duration::from_millis(2_500);
     const LONGEST: Duration = Duration::from_secs(60);
     let capacity = bench.harness().capacity();
