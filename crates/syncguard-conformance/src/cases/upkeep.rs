@@ -375,7 +375,18 @@ fn bare_calls_fail<B: LockBackend>(
         for by in [Lookup::Key(key), Lookup::Id(id)] {
             fails_with("lookup after close", code, client.lookup_raw(by)).await?;
         }
-        // A store without listings or clean-up answers without a connection.
+        // A watch may fail only once it is awaited.
+        let watched = async {
+            let Some(mut watch) = client.watch(key).await? else {
+                return Ok(None);
+            };
+            let changed = timeout(ms(5_000), watch.changed()).await;
+            changed.unwrap_or(Ok(())).map(Some)
+        };
+        if let Some(changed) = watched.await.transpose() {
+            fails_with("watch after close", code, ready(changed)).await?;
+        }
+        // A store without wake-ups, listings or clean-up answers without a connection.
         let page = client.list(&KeyPrefix::default(), None, 1).await;
         if let Some(page) = page.transpose() {
             fails_with("list after close", code, ready(page)).await?;

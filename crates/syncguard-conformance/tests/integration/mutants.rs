@@ -418,6 +418,7 @@ mutants! {
     a_closed_client_extends: on_upkeep::ClosesAllBut<'e'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
     a_closed_client_knows_what_is_locked: on_upkeep::ClosesAllBut<'i'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
     a_closed_client_looks_up: on_upkeep::ClosesAllBut<'k'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
+    a_closed_client_watches: on_upkeep::ClosesAllBut<'w'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
     a_closed_client_lists: on_upkeep::ClosesAllBut<'l'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
     a_closed_client_purges: on_upkeep::ClosesAllBut<'p'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
     closing_ends_other_clients: on_upkeep::CloseEndsTheOthers, S1, wrong_owner, "upkeep::closing_a_client_ends_nothing_else";

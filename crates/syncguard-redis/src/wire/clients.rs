@@ -343,6 +343,7 @@ impl Clients {
 
     /// One more connection, with the same configuration except for the protocol.
     pub(crate) async fn another(&self, deadline: Instant) -> Result<(Client, Self), LockError> {
+        let _in_flight = self.admit().map_err(|error| error.of_read())?;
         let client = self.client("").map_err(|error| error.of_read())?;
         let config = Config {
             version: RespVersion::RESP3,

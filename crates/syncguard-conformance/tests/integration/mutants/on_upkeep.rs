@@ -228,6 +228,11 @@ impl<const OPEN: char> Fault for ClosesAllBut<OPEN> {
         store.memory.lookup_raw(by).await
     }
 
+    async fn watch(&self, store: &Store, key: &LockKey) -> Answer<Option<Watch>> {
+        self.admit('w')?;
+        store.memory.watch(key).await
+    }
+
     async fn list(&self, store: &Store, wanted: Wanted<'_>) -> Answer<Option<ListPage>> {
         self.admit('l')?;
         store.memory.list(wanted).await
