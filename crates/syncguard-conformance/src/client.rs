@@ -153,7 +153,7 @@ where
 {
     let deadline = Instant::now() + CALL_TIMEOUT;
     let answer = timeout_at(deadline, call(deadline)).await;
-    // Calls of a store that answers at once would otherwise keep other tasks from the thread, and a case from its timeout.
+    // A store that answers at once never yields: other tasks would not run, and a case would miss its timeout.
     consume_budget().await;
     answer.unwrap_or_else(|_| {
         let message = format!("no answer of the backend within {CALL_TIMEOUT:?}");

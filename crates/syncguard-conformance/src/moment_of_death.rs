@@ -8,8 +8,8 @@ use crate::outcome::{require, step};
 use crate::steps::{LONG, acquire_as, ms, renew, ttl};
 use crate::{Client, Failure};
 
-/// Calls operations as soon as leases are dead, extended so many times before. Removes each that was answered in that
-/// millisecond.
+/// Calls operations as soon as leases are dead. Each lease is extended as often as its probe says. Removes each probe
+/// that was answered in that millisecond.
 #[track_caller]
 pub(crate) fn probe_the_moment_of_death<B: LockBackend>(
     client: &Client<B>,

@@ -254,8 +254,8 @@ pub(crate) fn changes_between_pages<H: Harness>(
     })
 }
 
-/// Fails unless a listing shows each of these locks once, although after its first page those that it has shown are
-/// extended by one TTL, the others by another one, and the lock at which the page ended is released. Then releases all.
+/// After the first page, extends the locks that it showed by one TTL and the others by another, and releases the last
+/// lock of that page. Fails unless the listing shows each lock once. Then releases all.
 #[track_caller]
 pub(crate) fn extends_between_pages<B: LockBackend>(
     client: &Client<B>,
@@ -289,7 +289,9 @@ pub(crate) fn extends_between_pages<B: LockBackend>(
         for text in locks.keys() {
             require(
                 seen.contains(text),
-                format_args!("a listing: expected the lock on {text:?}, extended meanwhile"),
+                format_args!(
+                    "a listing: expected the lock on {text:?}, changed after the first page, saw none"
+                ),
             )?;
         }
         release_all(other, &held).await

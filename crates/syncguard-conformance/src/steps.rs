@@ -143,7 +143,9 @@ impl Quickest {
         let (answering, bound) = (self.answering.unwrap_or_default(), self.bound());
         require(
             answering <= bound,
-            format_args!("the quickest answer: expected {bound:?} at most, saw {answering:?}"),
+            format_args!(
+                "the quickest answer to an acquire: expected {bound:?} at most, saw {answering:?}"
+            ),
         )
     }
 }
@@ -335,8 +337,8 @@ pub(crate) fn expiring<B: LockBackend>(
 /// How often a lease is extended before it ends: a store may treat one that never was, or often was, in another way.
 pub(crate) const EXTENDS: [usize; 3] = [0, 1, 3];
 
-/// Acquires a key, extends the lock so many times, and lets its lease end after `lasting`. Returns the lock, and when the
-/// call was sent that gave the lease its end.
+/// Acquires a key and extends the lock so many times. The lock expires after `lasting`. Returns the lock, and when the
+/// last of these calls was sent.
 #[track_caller]
 pub(crate) fn ending<B: LockBackend>(
     client: &Client<B>,

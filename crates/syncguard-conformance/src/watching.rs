@@ -7,8 +7,7 @@ use crate::outcome::step;
 use crate::steps::ms;
 use crate::{Client, Failure};
 
-/// For how many pauses of 100 ms a wake-up may take: far longer than it takes on a slow machine. A machine that stalls
-/// makes one pause longer, and not more of them.
+/// A wake-up must come within this many pauses of 100 ms. A stalled machine lengthens one pause and adds none.
 const PAUSES: usize = 100;
 
 /// Waits as a caller does, but without a poll: a wake-up may be a false alarm.

@@ -85,11 +85,11 @@ const TOO_SLOW: Outcome =
 
 /// Nobody else is granted a key before its lease ends, extended or not.
 ///
-/// Proves E1, E3, X1, A2. Shortly before the end a contender begins to ask without pause, until it is granted the key. Its
-/// grant must count from the end of the former lease, or later. If it is refused in the tolerance, it asks in the same way
-/// at the end of the tolerance, and its grant must count from there, or later. The holder's client and two others contend.
-/// For each history, the case makes new leases until the store has certainly decided in the last 10 ms of one, and in those
-/// of its tolerance, or until the chance that it has not is below one in a million.
+/// Proves E1, E3, X1, A2. Shortly before the end a contender begins to ask without pause, until the store grants the
+/// key. The grant must count from the end of the lease, or later. If the store also refuses the key in the tolerance,
+/// the contender does the same at the end of the tolerance. The holder's client and two others contend.
+/// For each history, the case makes new leases until the store has certainly decided in the last 10 ms of a lease and
+/// of a tolerance, or until the chance that it has not is below one in a million.
 pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
@@ -98,17 +98,16 @@ pub async fn nobody_is_granted_a_key_before_its_lease_ends<H: Harness>(
 
 /// Nobody else is granted a key in the last two milliseconds of its lease, extended or not.
 ///
-/// Proves E1, E3, X1. In the same way, on a store that answers within a few milliseconds. Nor in the last two milliseconds
-/// of the tolerance, if the store refuses it there.
+/// Proves E1, E3, X1. As above, on a store that answers within a few milliseconds. A store that refuses the key in the
+/// tolerance must refuse it in the last two milliseconds of the tolerance, too.
 pub async fn nobody_is_granted_a_key_in_its_last_milliseconds<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
     contend_to_the_end(&bench, ms(2), ms(8_000)).await
 }
 
-/// Contends for leases of each history until the store has decided within the last `window` of one, and of its tolerance.
-/// Gives up on a slow store whose chances have not fallen far enough after the first rounds: it would take longer than
-/// `longest`.
+/// Contends for leases of each history until the store has decided within the last `window` of a lease and of a
+/// tolerance. Stops after the first rounds if the chances fall so slowly that it would take longer than `longest`.
 #[track_caller]
 fn contend_to_the_end<H: Harness>(
     bench: &Bench<H>,
@@ -324,7 +323,7 @@ fn contend<B: LockBackend>(
         let of_lease = contend_at(client, key, &id, ending).await?;
         let tolerance = ending.tolerance();
         let of_tolerance = match of_lease.granted_at_ms {
-            // Live in the tolerance.
+            // The store also refuses the key in the tolerance.
             None => loop {
                 let contended = contend_at(client, key, &id, &tolerance).await?;
                 if contended.granted_at_ms.is_some() {

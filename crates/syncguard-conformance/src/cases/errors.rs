@@ -287,7 +287,7 @@ async fn bare_calls<H: Harness>(
         KeyPrefix::new(first.as_str())?,
     );
     let (backend, mut errors) = (client.backend(), Vec::new());
-    // As `Locks` does: the core then redacts a driver's error that quotes them.
+    // `Locks` attaches the key and the id, too: the core then redacts them in a driver's error.
     let attach = |error: LockError, key| error.with_key(key).with_lock_id(&id);
     for (timeout, is_closed) in [(SOON, false), (Duration::ZERO, false), (SOON, true)] {
         if is_closed {

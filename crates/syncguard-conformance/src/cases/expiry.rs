@@ -6,11 +6,12 @@
 use std::time::{Duration, Instant};
 
 use syncguard_core::backend::{AcquireResult, Lookup};
-use syncguard_core::{LockId, LockKey};
+use syncguard_core::{LockId, LockInfoDebug, LockKey};
 
 use crate::clock::{
     Brief, LIFETIMES, StoreClock, acquire_briefly, counted_between, dead_at, too_slow,
 };
+use crate::harness::Fence;
 use crate::moment_of_death::{Probe, probe_the_moment_of_death};
 use crate::outcome::{require, same, step};
 use crate::steps::{
@@ -129,7 +130,7 @@ pub async fn after_the_tolerance_the_key_is_free<H: Harness>(bench: Bench<H>) ->
 pub async fn after_the_tolerance_a_lease_is_dead_to_the_millisecond<H: Harness>(
     bench: Bench<H>,
 ) -> CaseResult {
-    // A store that needs milliseconds to answer is asked in that millisecond only if its clock is coarse: then, often.
+    // A slower store meets that millisecond only if its clock is coarse, and then in the first round.
     const SLOW: Duration = Duration::from_millis(2);
     const SLOW_ROUNDS: usize = 3;
     // Between two readings of the clock, and an answer between them, less than a millisecond can pass.
@@ -178,13 +179,13 @@ const TOO_SLOW: Outcome = Outcome::Skipped(
 
 /// Releasing an expired lock is `NotHeld`.
 ///
-/// Proves R2, E2. Several locks, one after the other: others may have purged one before.
+/// Proves R2, E2. Several locks, which expire in turn: the purge of another client may delete the first ones.
 pub async fn an_expired_lock_is_not_released<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    for lock in expiring_in_turn(&bench, &client).await? {
-        tokio::time::sleep_until(lock.dead_at.into()).await;
-        not_released(&client, &lock.id).await?;
-        not_released(&other, &lock.id).await?;
+    for (lock, dead_at) in expiring_in_turn(&bench, &client).await? {
+        tokio::time::sleep_until(dead_at.into()).await;
+        not_released(&client, &lock.lock_id).await?;
+        not_released(&other, &lock.lock_id).await?;
         free(&client, &lock.key).await?;
     }
     Ok(Outcome::Passed)
@@ -192,43 +193,37 @@ pub async fn an_expired_lock_is_not_released<H: Harness>(bench: Bench<H>) -> Cas
 
 /// Extending an expired lock is `NotHeld` and does not bring it back.
 ///
-/// Proves X3, E2. Several locks, one after the other: others may have purged one before.
+/// Proves X3, E2. Several locks, which expire in turn: the purge of another client may delete the first ones.
 pub async fn an_expired_lock_is_not_extended<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
-    for lock in expiring_in_turn(&bench, &client).await? {
-        tokio::time::sleep_until(lock.dead_at.into()).await;
+    for (lock, dead_at) in expiring_in_turn(&bench, &client).await? {
+        tokio::time::sleep_until(dead_at.into()).await;
         for client in [&client, &other] {
-            not_renewed(client, &lock.id).await?;
+            not_renewed(client, &lock.lock_id).await?;
             free(client, &lock.key).await?;
-            let found = client.lookup_raw(Lookup::Id(&lock.id)).await?;
+            let found = client.lookup_raw(Lookup::Id(&lock.lock_id)).await?;
             same("lookup of an expired id", found, None)?;
         }
         let next = acquire(&other, &lock.key, LONG).await?;
-        not_renewed(&client, &lock.id).await?;
+        not_renewed(&client, &lock.lock_id).await?;
         release(&other, &next.lock_id).await?;
     }
     Ok(Outcome::Passed)
 }
 
-struct Expiring {
-    key: LockKey,
-    id: LockId,
-    /// From this time the store must count it as dead.
-    dead_at: Instant,
-}
+/// A lock, and from when the store must count it as dead.
+type Expiring<H> = (LockInfoDebug<Fence<H>>, Instant);
 
-/// Locks that expire at once, one after the other.
+/// Acquires locks that expire within 10 ms, one lock every 100 ms.
 #[track_caller]
 fn expiring_in_turn<H: Harness>(
     bench: &Bench<H>,
     client: &Client<H::Backend>,
-) -> impl Future<Output = Result<Vec<Expiring>, Failure>> {
+) -> impl Future<Output = Result<Vec<Expiring<H>>, Failure>> {
     step(async move {
         let mut locks = Vec::new();
         for key in bench.keys("expired", 8)? {
-            let id = expiring(client, &key).await?.lock_id;
-            let dead_at = dead_at(EXPIRING);
-            locks.push(Expiring { key, id, dead_at });
+            locks.push((expiring(client, &key).await?, dead_at(EXPIRING)));
             tokio::time::sleep(ms(100)).await;
         }
         Ok(locks)

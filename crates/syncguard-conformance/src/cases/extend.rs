@@ -119,10 +119,10 @@ pub async fn a_few_milliseconds_are_done<H: Harness>(bench: Bench<H>) -> CaseRes
 /// Moves expiries by one to five milliseconds, of several locks at once. Returns whether the store was steady enough
 /// for that.
 ///
-/// A store that leaves an expiry as it is for a change of up to so many milliseconds fails at a change by one; if it also
-/// returns that expiry, it fails once the change is greater than a clock's precision. A store that does so within units
-/// of ten milliseconds or more fails at each change with a chance of one half or more: it passes 20 changes with a
-/// chance of 2^-20, less than one in a million.
+/// A store that leaves an expiry as it is for a change of up to so many milliseconds fails at a change by one. If it
+/// also returns that expiry, it fails once the change is greater than a clock's precision. A store that does so within
+/// units of ten milliseconds or more fails at each change with a chance of one half or more: it passes 20 changes with
+/// a chance of 2^-20, less than one in a million.
 #[track_caller]
 fn move_a_little<B: LockBackend>(
     client: &Client<B>,
@@ -209,7 +209,9 @@ pub async fn it_returns_the_stores_expiry<H: Harness>(bench: Bench<H>) -> CaseRe
     release(&client, &grant.lock_id).await?;
     Ok(match digits.len() {
         3 => Outcome::Passed,
-        _ => Outcome::Skipped("the store answers too unsteadily to extend to a chosen millisecond"),
+        _ => Outcome::Skipped(
+            "the store's response time varies too much to extend to a chosen millisecond",
+        ),
     })
 }
 

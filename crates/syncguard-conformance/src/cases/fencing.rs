@@ -210,7 +210,7 @@ pub async fn past_the_greatest_fence_nothing_is_granted<H: Harness>(bench: Bench
         )
         .await?;
         if let Some(view) = &view {
-            view.keeps("a key without another fence", 0, 1).await?;
+            view.keeps("a key whose fences are exhausted", 0, 1).await?;
         }
         free(client, &key).await?;
         same(

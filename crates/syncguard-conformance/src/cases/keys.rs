@@ -418,7 +418,11 @@ pub async fn one_id_on_two_keys_harms_nobody_else<H: Harness>(bench: Bench<H>) -
             None => {
                 if *second == new {
                     let left = bench.harness().stored(second.as_str()).await?;
-                    same("stored for a key that was refused", left, kept)?;
+                    same(
+                        "stored for a free key whose acquire was refused",
+                        left,
+                        kept,
+                    )?;
                 }
                 free(&other, second).await?;
                 rise(former, next_fence(&other, second).await?)?;

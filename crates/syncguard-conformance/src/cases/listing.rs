@@ -194,7 +194,8 @@ pub async fn nothing_else_is_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
 
 /// A prefix that is a pattern selects the keys that begin with it, not those that it matches.
 ///
-/// Proves N4, N1, N5. Patterns of `LIKE`, of globs and of regular expressions. The same for the key at which a page ends.
+/// Proves N4, N1, N5. Patterns of `LIKE`, of globs and of regular expressions. The same for the key at which a page
+/// ends.
 pub async fn a_prefix_is_no_pattern<H: Harness>(bench: Bench<H>) -> CaseResult {
     let client = bench.client().await?;
     if !can_list(&bench, &client).await? {
@@ -354,7 +355,7 @@ pub async fn locks_that_come_and_go_hide_no_other<H: Harness>(bench: Bench<H>) -
     Ok(Outcome::Passed)
 }
 
-/// A listing shows each lock once, whichever of them are extended or released between its pages.
+/// A listing shows each lock once, also if it is extended or released between pages.
 ///
 /// Proves N1, N2. After the first page another client releases the lock at which it ended, extends the others, and
 /// shortens those that are still to come. Then the other way round.

@@ -71,7 +71,7 @@ pub async fn a_key_acquired_again_and_again_leaves_one_counter<H: Harness>(
 /// An expired lock leaves its fence counter once it is purged, or once the key is acquired again.
 ///
 /// Proves G2, G3, E2. The lock is extended or not, and refuses its key to others while it is live. Keys expire and are
-/// acquired again twice. Calls about an expired lock find no lock, before and after it was taken over.
+/// acquired again twice. The case reads and watches expired locks. Their ids hold nothing, before and after a takeover.
 pub async fn an_expired_lock_leaves_its_counter<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (Some(view), Some(taken_over)) = (
         View::new(&bench).await?,

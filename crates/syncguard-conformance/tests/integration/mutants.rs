@@ -406,7 +406,7 @@ mutants! {
     purging_takes_the_first_fences: on_upkeep::PurgesFences<0, true>, P1, lost, "upkeep::purging_spares_live_locks_and_fences";
     purging_deletes_by_key: on_clearing::PurgeDeletesByKey, P1, raced, "races::a_halted_purge_leaves_successors_alone";
     purging_ignores_its_limit: on_upkeep::PurgesPastTheLimit, P2, doubled, "upkeep::purging_stops_at_its_limit";
-    purging_takes_all_for_none: on_upkeep::PurgesAllForNone, P2, doubled, "upkeep::purging_stops_at_its_limit";
+    purging_takes_zero_as_no_limit: on_upkeep::PurgesAllForNone, P2, doubled, "upkeep::purging_stops_at_its_limit";
     purging_takes_whole_batches: on_upkeep::PurgesInBatches, P2, doubled, "upkeep::purging_stops_at_its_limit";
     purging_counts_one_less: on_upkeep::PurgeCountsOneLess, P2, by_one, "upkeep::purging_stops_at_its_limit";
     purging_stops_at_extended_locks: on_upkeep::PurgeStopsAtTheExtended, P2, after_extend, "upkeep::purging_spares_live_locks_and_fences";
@@ -416,7 +416,7 @@ mutants! {
     closing_ends_watches: on_upkeep::CloseEndsWatches, S1, wrong_owner, "upkeep::closing_a_client_ends_nothing_else";
     a_closed_client_releases: on_upkeep::ClosesAllBut<'r'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
     a_closed_client_extends: on_upkeep::ClosesAllBut<'e'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
-    a_closed_client_knows_what_is_locked: on_upkeep::ClosesAllBut<'i'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
+    a_closed_client_answers_is_locked: on_upkeep::ClosesAllBut<'i'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
     a_closed_client_looks_up: on_upkeep::ClosesAllBut<'k'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
     a_closed_client_watches: on_upkeep::ClosesAllBut<'w'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
     a_closed_client_lists: on_upkeep::ClosesAllBut<'l'>, S1, late, "upkeep::closing_a_client_ends_nothing_else";
