@@ -8,7 +8,7 @@ use crate::steps::ms;
 use crate::{Client, Failure};
 
 /// A wake-up must come within this many pauses of 100 ms. A stalled machine lengthens one pause and adds none.
-const PAUSES: usize = 100;
+const PAUSES: usize = 200;
 
 /// Waits as a caller does, but without a poll: a wake-up may be a false alarm.
 #[track_caller]

@@ -250,6 +250,7 @@ pub async fn past_the_greatest_fence_no_expired_lock_is_taken_over<H: Harness>(
         renew(&client, &grant.lock_id, ms(50)).await?;
     }
     tokio::time::sleep_until(dead_at(ms(50)).into()).await;
+    harness.set_fence_counter(&nearly, FENCE_MAX - 1).await?;
     let successor = acquire(&other, &nearly, LONG).await?;
     same("the last fence", fence_of(&successor), Some(FENCE_MAX))?;
     release(&other, &successor.lock_id).await?;

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
+use futures_util::future::{Either, ready};
 use syncguard_core::backend::{FenceToken, LockBackend, Lookup, MAX_PAGE_SIZE};
 use syncguard_core::{LockId, LockInfoDebug, LockKey};
 
@@ -350,7 +352,7 @@ pub async fn a_halted_read_does_not_answer_for_a_later_one<H: Harness>(
         // No key is a prefix of another one: each listing shows one lock.
         let key = bench.key(&format!("{drops}:{polls}:read"))?;
         let id = LockId::generate()?;
-        let read = || read(&client, &key, &id, can_list);
+        let read = || read(client.clone(), key.clone(), id, can_list);
         let acquire = acquire_as(&other, &key, &id, LONG);
         let seen = read_after(&mut halts, polls, drops, read, acquire).await?;
         let info = held(&other, &key, &id).await?;
@@ -505,23 +507,23 @@ impl<F: FenceToken> Seen<F> {
 
 /// Reads the lock on a key in every way at once.
 #[track_caller]
-fn read<'a, B: LockBackend>(
-    client: &'a Client<B>,
-    key: &'a LockKey,
-    id: &'a LockId,
+fn read<B: LockBackend>(
+    client: Client<B>,
+    key: LockKey,
+    id: LockId,
     can_list: bool,
-) -> impl Future<Output = Result<Seen<B::Fence>, Failure>> + 'a {
+) -> impl Future<Output = Result<Seen<B::Fence>, Failure>> {
     step(async move {
         let listing = async {
             match can_list {
-                true => listed(client, key.as_str(), MAX_PAGE_SIZE).await,
+                true => listed(&client, key.as_str(), MAX_PAGE_SIZE).await,
                 false => Ok(BTreeMap::new()),
             }
         };
         let (locked, by_key, by_id, listed) = tokio::join!(
-            client.is_locked(key),
-            client.lookup_raw(Lookup::Key(key)),
-            client.lookup_raw(Lookup::Id(id)),
+            client.is_locked(&key),
+            client.lookup_raw(Lookup::Key(&key)),
+            client.lookup_raw(Lookup::Id(&id)),
             listing,
         );
         Ok(Seen {
@@ -534,32 +536,36 @@ fn read<'a, B: LockBackend>(
 }
 
 /// Halts or drops a read, makes a change, and begins another read. Returns what the other read shows.
-async fn read_after<T, F: FenceToken, R: Future<Output = Result<Seen<F>, Failure>>>(
+async fn read_after<T, F, R>(
     halts: &mut Halts,
     polls: usize,
     drops: bool,
     read: impl Fn() -> R,
     change: impl Future<Output = Result<T, Failure>>,
-) -> Result<Seen<F>, Failure> {
+) -> Result<Seen<F>, Failure>
+where
+    F: FenceToken,
+    R: Future<Output = Result<Seen<F>, Failure>> + Send + 'static,
+{
     let begun = async {
         change.await?;
         let mut later = Box::pin(read());
-        // On some stores the later read ends only after the halted one.
         let seen = poll_once(later.as_mut()).await;
-        Ok::<_, Failure>((later, seen))
+        // On some stores it ends only after the halted one, and that one only if it is polled, too.
+        Ok::<_, Failure>(match seen {
+            Poll::Ready(seen) => Either::Left(ready(seen)),
+            Poll::Pending => {
+                Either::Right(tokio::spawn(later).map(|seen| seen.map_err(Failure::new)?))
+            }
+        })
     };
-    let (later, seen) = if drops {
+    if drops {
         let _ = poll_times(polls, read()).await;
-        begun.await?
-    } else {
-        let (halted, begun) = halts.halt(polls, read(), begun).await;
-        let _ = halted?;
-        begun?
-    };
-    match seen {
-        Poll::Ready(seen) => seen,
-        Poll::Pending => later.await,
+        return begun.await?.await;
     }
+    let (halted, begun) = halts.halt(polls, read(), begun).await;
+    let _ = halted?;
+    begun?.await
 }
 
 /// Releases the lock of `former`, and acquires the key for somebody else.

@@ -128,8 +128,8 @@ pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -
         renew(&client, holder, LEFT).await?;
         purge(&other).await?;
         let is_live = client.is_locked(key).await?;
-        // On a slow machine the purge may end too late.
-        if renewed.elapsed() < LEFT {
+        // On a slow machine the purge may end too late, and the store's clock may be coarse.
+        if renewed.elapsed() + ms(40) < LEFT {
             same("is_locked of a short lease, after a purge", is_live, true)?;
             spared = unchanged_in_tolerance(&bench, &client, "a purge", || purge(&other)).await?;
             break;
@@ -216,8 +216,9 @@ fn outlive_the_grant<B: LockBackend>(
     })
 }
 
-/// Purges with this limit until the lock in view is gone. False if it is still there after 51 purges below the limit.
-/// True after 5 s, too: locks of others continue to expire, and nothing is decided.
+/// Purges with this limit until the lock in view is gone. False if it is still there 5 s after the first purge below the
+/// limit: until then, the purge of another client may be about to delete it. True after 15 s, too: locks of others
+/// continue to expire, and nothing is decided.
 #[track_caller]
 fn is_purged<H: Harness>(
     client: &Client<H::Backend>,
@@ -226,15 +227,14 @@ fn is_purged<H: Harness>(
 ) -> impl Future<Output = Result<bool, Failure>> {
     step(async move {
         let limit = u32::try_from(limit).map_err(Failure::new)?;
-        let end = Instant::now() + Duration::from_secs(5);
-        let mut quiet = 0;
-        while Instant::now() < end {
+        let (began, mut quiet) = (Instant::now(), None);
+        while began.elapsed() < Duration::from_secs(15) {
             if view.count().await?.locks == 0 {
                 return Ok(true);
             }
             if client.purge_expired(limit).await? < u64::from(limit) {
-                quiet += 1;
-                if quiet > 50 {
+                let since = *quiet.get_or_insert_with(Instant::now);
+                if since.elapsed() > Duration::from_secs(5) {
                     return Ok(view.count().await?.locks == 0);
                 }
                 tokio::time::sleep(ms(20)).await;
@@ -398,7 +398,7 @@ fn bare_calls_fail<B: LockBackend>(
 
 /// Thousands of locks are held at once: as many as ten seconds allow, and at least the harness's capacity.
 ///
-/// Proves A1, A2, K2, E1, E3, L2, R1. Each is shown as soon as it is granted. Once all are granted, further grants end
+/// Proves A1, A2, K2, E1, E3, L2, R1. The first ones are shown once they are granted. Once all are, further grants end
 /// no lease that is in the tolerance, and each lock is shown, refused to others and released. The ten seconds are for
 /// all of that, so a quarter of them is for the grants. There are no more than 10,000, unless the harness asks for
 /// more.
@@ -424,8 +424,10 @@ pub async fn thousands_of_locks_are_held_at_once<H: Harness>(bench: Bench<H>) ->
                 }
                 let grant = acquire(&client, &key, LONG).await?;
                 granted.fetch_add(1, Ordering::Relaxed);
-                // Read at once: a store whose lookups slow down with each lock then gets fewer locks.
-                shown(&client, &key, &grant).await?;
+                if began.elapsed() < TAKING {
+                    // A store whose lookups slow down with each lock then gets fewer locks.
+                    shown(&client, &key, &grant).await?;
+                }
                 locks.push((key, grant));
             }
             Ok(locks)

@@ -155,6 +155,9 @@ fn until_stated<H: Harness>(
             let later = (0..8).map(|order| lasting / 3 + ms(order * 7));
             let mut stated: Option<Instant> = None;
             for passed in std::iter::once(Duration::ZERO).chain(later) {
+                if lease.latest.elapsed() > lasting * 2 / 3 {
+                    break;
+                }
                 sleep_until((lease.latest + passed).into()).await;
                 match lease.ask(other, &key).await? {
                     Attempt::Granted => continue 'tries,
