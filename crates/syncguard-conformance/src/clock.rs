@@ -107,6 +107,12 @@ pub(crate) fn dead_at(lasting: Duration) -> Instant {
     Instant::now() + lasting + ms(TIME_TOLERANCE_MS.unsigned_abs()) + MARGIN
 }
 
+/// When a purge must delete a lock whose lease was granted or extended before now: it may keep what expired less than two
+/// seconds ago.
+pub(crate) fn purgeable_at(lasting: Duration) -> Instant {
+    dead_at(lasting) + ms(1_000)
+}
+
 /// Acquires a free key for a short time. If the answer arrived after the lease had expired, tries a longer time.
 #[track_caller]
 pub(crate) fn acquire_briefly<B: LockBackend>(

@@ -107,7 +107,7 @@
 //! {"backend": "memory", "supports_fencing": true, "time_authority": "server",
 //!  "suite_version": "0.1.0", "passed": 1, "failed": 0, "skipped": 0,
 //!  "proven": ["R2"], "unproven": [], "causes": [],
-//!  "mutants": {"known": 375, "caught": 2, "unseen": []},
+//!  "mutants": {"known": 376, "caught": 2, "unseen": []},
 //!  "cases": [{"name": "release::again_it_is_not_held", "clauses": ["R2"],
 //!             "status": "passed", "ms": 3}]}
 //! ```
@@ -149,9 +149,11 @@ mod moment_of_death;
 #[doc = include_str!("mutants.md")]
 pub mod mutants {}
 mod outcome;
+mod overdue;
 mod pages;
 mod polling;
 mod purge_race;
+mod reads;
 mod registry;
 mod report;
 mod run;

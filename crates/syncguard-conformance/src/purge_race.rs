@@ -3,11 +3,11 @@
 use futures_util::future::try_join_all;
 use syncguard_core::{LockId, LockInfoDebug, LockKey};
 
-use crate::clock::dead_at;
+use crate::clock::purgeable_at;
 use crate::harness::Fence;
 use crate::outcome::step;
 use crate::polling::{HALTS, Halts};
-use crate::steps::{EXPIRING, expiring, ms, take_over};
+use crate::steps::{EXPIRING, expiring, take_over};
 use crate::{Bench, Client, Failure, Harness, Outcome};
 
 /// Purges that are halted while the keys of expired locks get new holders.
@@ -68,8 +68,8 @@ impl<'a, H: Harness> PurgeRace<'a, H> {
             // Nobody acquires it again: a purge alone removes it.
             let left = format!("left:{attempt}");
             expiring(other, &self.bench.key(&left)?).await?;
-            // A purge may keep what expired less than two seconds ago. Soon after that, others have not purged it either.
-            tokio::time::sleep_until((dead_at(EXPIRING) + ms(1_000)).into()).await;
+            // Soon after that, others have not purged it either.
+            tokio::time::sleep_until(purgeable_at(EXPIRING).into()).await;
             let planted = self.stored(&format!("purged:{attempt}:")).await?;
             let left_before = self.stored(&left).await?;
             // Few: others check that a purge keeps its limit.

@@ -84,6 +84,22 @@ pub(crate) fn refused<B: LockBackend>(
     })
 }
 
+/// Tries to acquire a key that may be held, and releases it. Returns whether the attempt was refused.
+#[track_caller]
+pub(crate) fn challenge<B: LockBackend>(
+    client: &Client<B>,
+    key: &LockKey,
+) -> impl Future<Output = Result<bool, Failure>> {
+    step(async move {
+        let challenger = LockId::generate()?;
+        let attempt = client.acquire(key, &challenger, ttl(LONG)?).await?;
+        let refused = attempt.is_locked();
+        let released = client.release(&challenger).await?.is_released();
+        same("the release after an attempt", released, !refused)?;
+        Ok(refused)
+    })
+}
+
 /// The quickest grants of a free key, and the quickest answers about another one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Quickest {
@@ -336,31 +352,6 @@ pub(crate) fn expiring<B: LockBackend>(
 
 /// How often a lease is extended before it ends: a store may treat one that never was, or often was, in another way.
 pub(crate) const EXTENDS: [usize; 3] = [0, 1, 3];
-
-/// Acquires a key and extends the lock so many times. The lock expires after `lasting`. Returns the lock, and when the
-/// last of these calls was sent.
-#[track_caller]
-pub(crate) fn ending<B: LockBackend>(
-    client: &Client<B>,
-    key: &LockKey,
-    extends: usize,
-    lasting: Duration,
-) -> impl Future<Output = Result<(LockInfoDebug<B::Fence>, Instant), Failure>> {
-    step(async move {
-        let granted = if extends == 0 { lasting } else { LONG };
-        let mut sent = Instant::now();
-        let grant = acquire(client, key, granted).await?;
-        let (id, mut expires_at_ms) = (grant.lock_id, grant.expires_at_ms);
-        let acquired_at_ms = expires_at_ms - ttl(granted)?.as_millis();
-        for left in (0..extends).rev() {
-            sent = Instant::now();
-            expires_at_ms = renew(client, &id, if left == 0 { lasting } else { LONG }).await?;
-        }
-        let key = key.clone();
-        let info = LockInfoDebug::new(key, id, expires_at_ms, acquired_at_ms, grant.fence);
-        Ok((info, sent))
-    })
-}
 
 /// Acquires the key of an expired lock for somebody else.
 #[track_caller]

@@ -1,5 +1,7 @@
 //! Waiting for a key by its watch alone.
 
+use std::time::Duration;
+
 use syncguard_core::LockKey;
 use syncguard_core::backend::{LockBackend, Watch};
 
@@ -24,8 +26,6 @@ pub(crate) fn until_free<B: LockBackend>(
                 if !client.is_locked(key).await? {
                     return Ok::<_, Failure>(());
                 }
-                // Endless false alarms must not occupy the thread: this case and others have to end.
-                tokio::task::yield_now().await;
             }
         };
         let too_long = async {
@@ -39,4 +39,19 @@ pub(crate) fn until_free<B: LockBackend>(
             () = too_long => Err(Failure::new("expected a wake-up by the release, saw none")),
         }
     })
+}
+
+/// Waits for a wake-up, and makes the release that is to cause it after a pause.
+pub(crate) async fn woken_by<W, R>(
+    waiting: impl Future<Output = Result<W, Failure>>,
+    pause: Duration,
+    releasing: impl Future<Output = Result<R, Failure>>,
+) -> Result<(), Failure> {
+    let later = async {
+        tokio::time::sleep(pause).await;
+        releasing.await
+    };
+    let (woken, released) = tokio::join!(waiting, later);
+    released?;
+    woken.map(drop)
 }

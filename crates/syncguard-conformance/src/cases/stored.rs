@@ -7,14 +7,14 @@ use syncguard_core::backend::{LockBackend, Lookup};
 use syncguard_core::list::KeyPrefix;
 use syncguard_core::{LockId, LockKey};
 
-use super::tolerance::TOO_SLOW;
 use crate::clock::{acquire_briefly, dead_at};
-use crate::outcome::{same, step};
+use crate::outcome::same;
+use crate::overdue::{Overdue, TOO_SLOW};
 use crate::polling::{HALTS, Halts, poll_once, poll_times};
 use crate::purge_race::PurgeRace;
 use crate::steps::{
-    DRAIN, EXPIRING, LONG, SOON, acquire, holds_nothing, join, ms, next_fence, not_released,
-    not_renewed, refused, release, renew, ttl,
+    DRAIN, EXPIRING, LONG, SOON, acquire, challenge, holds_nothing, join, ms, next_fence,
+    not_released, not_renewed, refused, release, renew, ttl,
 };
 use crate::view::View;
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
@@ -364,24 +364,18 @@ pub async fn a_call_in_the_tolerance_leaves_nothing<H: Harness>(bench: Bench<H>)
         };
         let mut overdue = Vec::new();
         for key in bench.keys(&name, LEASES)? {
-            let id = acquire(&client, &key, LONG).await?.lock_id;
-            overdue.push((key, id));
+            overdue.push(Overdue::new(&client, key, 1).await?);
         }
-        let began = Instant::now();
-        for (_, id) in &overdue {
-            renew(&client, id, ms(50)).await?;
-        }
-        // The store's clock may be coarse.
-        tokio::time::sleep(ms(50 + 40)).await;
-        for (key, id) in &overdue {
+        for Overdue { key, id, from, .. } in &overdue {
+            tokio::time::sleep_until((*from).into()).await;
             let _ = other.is_locked(key).await?;
             let _ = other.lookup_raw(Lookup::Key(key)).await?;
             let _ = other.lookup_raw(Lookup::Id(id)).await?;
             let _ = other.list(&KeyPrefix::new(key.as_str())?, None, 10).await?;
             challenge(&other, key).await?;
         }
-        let in_time = began.elapsed() < ms(1_000);
-        for (key, id) in &overdue {
+        let in_time = overdue.iter().all(|lease| Instant::now() < lease.until);
+        for Overdue { key, id, .. } in &overdue {
             // If the lock is dead already, its key's next lock replaces it.
             let _ = client.release(id).await?;
             let _ = next_fence(&other, key).await?;
@@ -429,22 +423,6 @@ pub async fn many_at_once_leave_their_counters<H: Harness>(bench: Bench<H>) -> C
     }
     view.keeps("4 keys that many contended for", 0, 4).await?;
     Ok(Outcome::Passed)
-}
-
-/// Tries to acquire a key that may be held. If it was not, releases it.
-#[track_caller]
-fn challenge<B: LockBackend>(
-    client: &Client<B>,
-    key: &LockKey,
-) -> impl Future<Output = Result<(), Failure>> {
-    step(async move {
-        let challenger = LockId::generate()?;
-        let attempt = client.acquire(key, &challenger, ttl(LONG)?).await?;
-        if !attempt.is_locked() {
-            release(client, &challenger).await?;
-        }
-        Ok(())
-    })
 }
 
 async fn contend<B: LockBackend>(

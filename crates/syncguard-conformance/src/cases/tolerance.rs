@@ -4,21 +4,19 @@ use std::fmt;
 use std::time::Instant;
 
 use syncguard_core::backend::{
-    AcquireResult, FenceToken, LockBackend, Lookup, MAX_PAGE_SIZE, TIME_TOLERANCE_MS,
+    AcquireResult, LockBackend, Lookup, MAX_PAGE_SIZE, TIME_TOLERANCE_MS,
 };
-use syncguard_core::{LockId, LockInfoDebug, LockKey};
+use syncguard_core::{LockId, LockKey};
 
-use crate::clock::{StoreClock, counted_between, dead_at};
+use crate::clock::{StoreClock, counted_between};
 use crate::outcome::{require, same, step};
+use crate::overdue::{Overdue, TOO_SLOW};
 use crate::pages::{can_list, listed};
 use crate::polling::Halts;
 use crate::steps::{
-    EXTENDS, LONG, Quickest, ending, fence_in, fence_step, held, join, ms, next_fence, rise, ttl,
+    EXTENDS, LONG, Quickest, challenge, fence_in, fence_step, held, join, ms, next_fence, rise, ttl,
 };
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
-
-pub(super) const TOO_SLOW: Outcome =
-    Outcome::Skipped("the store takes too long to be asked within the second after an expiry");
 
 /// How often a case makes new leases if the calls on the former ones came too late.
 const ROUNDS: usize = 12;
@@ -374,45 +372,6 @@ impl Halted {
     }
 }
 
-/// A lease in the tolerance: its expiry has passed, and the second after it has not.
-struct Overdue<F: FenceToken> {
-    key: LockKey,
-    id: LockId,
-    /// The lock as it was before its expiry.
-    info: LockInfoDebug<F>,
-    /// The lease is in the tolerance between these local times.
-    from: Instant,
-    until: Instant,
-    /// From this local time the store must count the lease as dead.
-    dead_at: Instant,
-}
-
-impl<F: FenceToken> Overdue<F> {
-    /// Acquires a key, and lets its lease expire after so many extends.
-    #[track_caller]
-    fn new<B: LockBackend<Fence = F>>(
-        client: &Client<B>,
-        key: LockKey,
-        extends: usize,
-    ) -> impl Future<Output = Result<Self, Failure>> {
-        step(async move {
-            // The store's clock may be coarse.
-            let (lasting, slack) = (ms(50), ms(40));
-            let (info, sent) = ending(client, &key, extends, lasting).await?;
-            let from = Instant::now() + lasting + slack;
-            let tolerance = ms(TIME_TOLERANCE_MS.unsigned_abs());
-            Ok(Self {
-                key,
-                id: info.lock_id,
-                info,
-                from,
-                until: sent + lasting + tolerance - slack,
-                dead_at: dead_at(lasting),
-            })
-        })
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Asked {
     First,
@@ -470,12 +429,7 @@ impl Ask {
                 let listed = listed(client, key.as_str(), MAX_PAGE_SIZE).await?;
                 listed.contains_key(key.as_str())
             }
-            Self::Acquire => {
-                let challenger = LockId::generate()?;
-                let refused = client.acquire(key, &challenger, lasting).await?.is_locked();
-                let _ = client.release(&challenger).await?;
-                refused
-            }
+            Self::Acquire => challenge(client, key).await?,
             // The same grant again, or a new one.
             Self::Replay => match client.acquire(key, id, lasting).await? {
                 AcquireResult::Acquired(grant) => grant.expires_at_ms == overdue.info.expires_at_ms,

@@ -13,16 +13,16 @@ use syncguard_core::list::KeyPrefix;
 use syncguard_core::{ErrorCode, LockError, LockId, LockKey};
 use tokio::time::timeout;
 
-use super::tolerance::TOO_SLOW;
-use crate::clock::{LIFETIMES, acquire_briefly, dead_at, too_slow};
+use crate::clock::{LIFETIMES, acquire_briefly, purgeable_at, too_slow};
 use crate::keyspace::filled;
 use crate::outcome::{require, same, step};
+use crate::overdue::{TOO_SLOW, unchanged_in_tolerance};
 use crate::steps::{
-    EXPIRING, EXTENDS, LONG, acquire, ending, fails_with, fence_of, fence_step, free, held, join,
-    ms, next_fence, refused, release, renew, rise, ttl,
+    EXPIRING, LONG, acquire, fails_with, fence_of, fence_step, free, held, join, ms, next_fence,
+    refused, release, renew, rise, ttl,
 };
 use crate::view::View;
-use crate::watching::until_free;
+use crate::watching::{until_free, woken_by};
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 /// A call after its deadline is not sent, or it returns a result and has taken effect.
@@ -150,54 +150,6 @@ pub async fn purging_spares_live_locks_and_fences<H: Harness>(bench: Bench<H>) -
     Ok(spared)
 }
 
-/// Leases in the tolerance are as live after other work as before it, extended or not. If the work takes longer than
-/// the tolerance, the case tries again.
-#[track_caller]
-fn unchanged_in_tolerance<H: Harness, W: Future<Output = Result<(), Failure>>>(
-    bench: &Bench<H>,
-    client: &Client<H::Backend>,
-    what: &str,
-    work: impl Fn() -> W,
-) -> impl Future<Output = CaseResult> {
-    const ROUNDS: usize = 6;
-    step(async move {
-        for round in 0..ROUNDS {
-            let mut overdue = Vec::new();
-            let mut until = None;
-            let keys = bench.keys(&format!("overdue:{round}"), EXTENDS.len())?;
-            for (extends, key) in EXTENDS.into_iter().zip(keys) {
-                let (info, sent) = ending(client, &key, extends, ms(50)).await?;
-                until.get_or_insert(sent + ms(1_000));
-                overdue.push(info);
-            }
-            // The store's clock may be coarse.
-            tokio::time::sleep(ms(90)).await;
-            let mut before = Vec::new();
-            for lock in &overdue {
-                before.push(client.is_locked(&lock.key).await?);
-            }
-            work().await?;
-            let mut after = Vec::new();
-            for lock in &overdue {
-                after.push(client.is_locked(&lock.key).await?);
-            }
-            let in_time = until.is_some_and(|until| Instant::now() < until);
-            for lock in &overdue {
-                let _ = client.release(&lock.lock_id).await?;
-            }
-            if in_time {
-                same(
-                    &format!("is_locked in the tolerance, after {what}"),
-                    after,
-                    before,
-                )?;
-                return Ok(Outcome::Passed);
-            }
-        }
-        Ok(TOO_SLOW)
-    })
-}
-
 /// Acquires a key briefly, and extends its lease far beyond that.
 #[track_caller]
 fn outlive_the_grant<B: LockBackend>(
@@ -250,7 +202,6 @@ fn is_purged<H: Harness>(
 /// deleted locks meanwhile, the case tries again.
 pub async fn purging_stops_at_its_limit<H: Harness>(bench: Bench<H>) -> CaseResult {
     const ATTEMPTS: usize = 6;
-    const DECIDED: usize = usize::MAX;
     let client = bench.client().await?;
     let view = View::of(&bench, "dead").await?;
     let kept = async || match &view {
@@ -262,29 +213,30 @@ pub async fn purging_stops_at_its_limit<H: Harness>(bench: Bench<H>) -> CaseResu
     for attempt in 0..ATTEMPTS {
         let keys = bench.keys(&format!("dead:{attempt}"), 16)?;
         let expired = try_join_all(keys.iter().map(|key| acquire(&client, key, EXPIRING))).await?;
-        tokio::time::sleep_until((dead_at(EXPIRING) + ms(1_000)).into()).await;
+        tokio::time::sleep_until(purgeable_at(EXPIRING).into()).await;
         let purged = client.purge_expired(0).await?;
         same("locks that a purge of none deleted", purged, 0)?;
-        for (limit, exceeded) in &mut undecided {
+        let mut still = Vec::new();
+        for (limit, exceeded) in undecided {
             let before = kept().await?;
-            let purged = client.purge_expired(*limit).await?;
+            let purged = client.purge_expired(limit).await?;
             let lost = before.saturating_sub(kept().await?);
             require(
-                purged <= u64::from(*limit),
+                purged <= u64::from(limit),
                 format_args!("locks that a purge deleted: expected at most {limit}, saw {purged}"),
             )?;
             match u64::try_from(lost).map_err(Failure::new)? {
                 // The store may delete expired locks itself.
-                _ if purged == 0 => {}
-                lost if lost > purged => *exceeded += 1,
-                _ => *exceeded = DECIDED,
+                _ if purged == 0 => still.push((limit, exceeded)),
+                lost if lost > purged => still.push((limit, exceeded + 1)),
+                _ => {}
             }
         }
         for lock in &expired {
             let found = client.lookup_raw(Lookup::Id(&lock.lock_id)).await?;
             same("lookup of an expired id", found, None)?;
         }
-        undecided.retain(|(_, exceeded)| *exceeded != DECIDED);
+        undecided = still;
         if undecided.is_empty() {
             return Ok(Outcome::Passed);
         }
@@ -324,7 +276,7 @@ pub async fn closing_a_client_ends_nothing_else<H: Harness>(bench: Bench<H>) -> 
     if let Some(watch) = &mut watch {
         timeout(ms(20), watch.changed()).await.unwrap_or(Ok(()))?;
     }
-    tokio::time::sleep_until((dead_at(EXPIRING) + ms(1_000)).into()).await;
+    tokio::time::sleep_until(purgeable_at(EXPIRING).into()).await;
     client.close().await?;
     client.close().await?;
     let code = ErrorCode::ServiceUnavailable;
@@ -344,13 +296,8 @@ pub async fn closing_a_client_ends_nothing_else<H: Harness>(bench: Bench<H>) -> 
     held(&other, &key, &holder).await?;
     renew(&other, &holder, LONG).await?;
     if let Some(watch) = &mut watch {
-        let releasing = async {
-            tokio::time::sleep(ms(20)).await;
-            release(&other, &holder).await
-        };
-        let (woken, released) = tokio::join!(until_free(&other, &key, watch), releasing);
-        released?;
-        woken?;
+        let woken = until_free(&other, &key, watch);
+        woken_by(woken, ms(20), release(&other, &holder)).await?;
     } else {
         release(&other, &holder).await?;
     }

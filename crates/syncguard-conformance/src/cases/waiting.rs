@@ -12,7 +12,7 @@ use crate::clock::{LIFETIMES, dead_at, too_slow};
 use crate::keyspace::{filled, wide_keys};
 use crate::outcome::{require, step};
 use crate::steps::{EXPIRING, LONG, acquire, acquire_as, expiring, ms, release, renew, ttl};
-use crate::watching::until_free;
+use crate::watching::{until_free, woken_by};
 use crate::{Bench, CaseResult, Client, Failure, Harness, Outcome};
 
 /// A key is granted when the time that a refusal stated has passed, and not before its lease ends.
@@ -224,16 +224,9 @@ pub async fn a_release_wakes_who_watches<H: Harness>(bench: Bench<H>) -> CaseRes
             release(&other, &id).await?;
             until_free(&client, &key, &mut watch).await?;
         } else {
-            let releasing = async {
-                tokio::time::sleep(ms(round % 5 * 4)).await;
-                match round % 2 {
-                    0 => release(&client, &id).await,
-                    _ => release(&other, &id).await,
-                }
-            };
-            let (woken, released) = tokio::join!(until_free(&client, &key, &mut watch), releasing);
-            released?;
-            woken?;
+            let by = if round % 2 == 0 { &client } else { &other };
+            let woken = until_free(&client, &key, &mut watch);
+            woken_by(woken, ms(round % 5 * 4), release(by, &id)).await?;
         }
         id = acquire(&client, &key, LONG).await?.lock_id;
     }
@@ -277,13 +270,7 @@ pub async fn a_release_wakes_all_who_watch<H: Harness>(bench: Bench<H>) -> CaseR
     let woken = watches
         .iter_mut()
         .map(|watch| until_free(&client, &key, watch));
-    let releasing = async {
-        tokio::time::sleep(ms(20)).await;
-        release(&other, &id).await
-    };
-    let (woken, released) = tokio::join!(try_join_all(woken), releasing);
-    released?;
-    woken?;
+    woken_by(try_join_all(woken), ms(20), release(&other, &id)).await?;
     Ok(Outcome::Passed)
 }
 
@@ -305,14 +292,8 @@ pub async fn keys_of_all_kinds_are_watched_at_once<H: Harness>(bench: Bench<H>) 
     };
     let watched = keys.iter().zip(&mut watches);
     let woken = watched.map(|(key, watch)| until_free(&client, key, watch));
-    let releasing = async {
-        tokio::time::sleep(ms(20)).await;
-        let released = grants.iter().map(|grant| release(&other, &grant.lock_id));
-        try_join_all(released).await
-    };
-    let (woken, released) = tokio::join!(try_join_all(woken), releasing);
-    released?;
-    woken?;
+    let releases = grants.iter().map(|grant| release(&other, &grant.lock_id));
+    woken_by(try_join_all(woken), ms(20), try_join_all(releases)).await?;
     Ok(Outcome::Passed)
 }
 

@@ -246,7 +246,7 @@ impl Fault for GrantsWhatOthersHold {
 }
 
 /// The lock that the id holds on another key.
-async fn elsewhere(store: &Store, ask: Ask<'_>) -> Option<LockInfoDebug> {
+pub(crate) async fn elsewhere(store: &Store, ask: Ask<'_>) -> Option<LockInfoDebug> {
     let held = store.held_by(ask.id).await;
     held.filter(|held| held.key != *ask.key)
 }

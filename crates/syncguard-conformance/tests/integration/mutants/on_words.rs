@@ -7,6 +7,7 @@ use syncguard_core::backend::{AcquireResult, ListPage, Watch};
 use syncguard_core::{ErrorCode, ExtendResult, LockError, LockId, LockKey, Ttl};
 
 use super::broken::{Fault, past_deadline};
+use super::on_acquire::elsewhere;
 use super::store::{Answer, Ask, Store, Wanted, now_ms};
 
 /// Logs the key that it locks.
@@ -52,8 +53,7 @@ pub(crate) struct SecondKeyQuotesTheId;
 
 impl Fault for SecondKeyQuotesTheId {
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
-        let held = store.held_by(ask.id).await;
-        if held.is_some_and(|held| held.key != *ask.key) {
+        if elsewhere(store, ask).await.is_some() {
             let refusal = LockError::invalid_argument("the id holds another key");
             return Err(quoting(ask.id.as_str(), &refusal));
         }
