@@ -303,6 +303,10 @@ impl<'a, F: FenceToken> Waiting<'a, F> {
                 in_place = hint.changed() => break Woken::Changed(in_place),
                 () = sleep_until(slice) => {
                     if slice < ends && !place.others_wait() {
+                        // The next poll may be far away. After a failed attempt that alone asks again.
+                        if matches!(hint, Hint::Unavailable) && self.failure.is_none() {
+                            *hint = self.hint();
+                        }
                         continue;
                     }
                     if last {
@@ -405,7 +409,7 @@ enum Hint<'a> {
     /// The watch is being set up.
     Placing(BoxedResult<'a, Option<Watch>>),
     InPlace(Watch),
-    /// The store has no watch for now: until the next poll.
+    /// The store has no watch for now: until the next poll, or for a second.
     Unavailable,
 }
 

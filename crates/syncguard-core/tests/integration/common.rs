@@ -4,7 +4,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -46,7 +45,6 @@ pub struct FaultyBackend {
     plan: Arc<Mutex<HashMap<Operation, VecDeque<Fault>>>>,
     calls: Arc<Mutex<Vec<Operation>>>,
     in_flight: Arc<Mutex<Vec<Operation>>>,
-    deaf: Arc<AtomicBool>,
     /// That of another backend, which cannot list.
     name: Option<&'static str>,
 }
@@ -60,7 +58,8 @@ impl FaultyBackend {
         }
     }
 
-    /// Lets the next calls of an operation meet these faults, in order; later ones pass.
+    /// Lets the next calls of an operation meet these faults, in order; later ones pass. A watch counts as
+    /// [`Operation::Lock`].
     pub fn plan(&self, operation: Operation, faults: impl IntoIterator<Item = Fault>) {
         self.plan
             .lock()
@@ -101,11 +100,6 @@ impl FaultyBackend {
 
     pub fn reporters(&self) -> Vec<Reporter> {
         self.reporters.lock().unwrap().clone()
-    }
-
-    /// No watch is ever in place from now on.
-    pub fn hang_watches(&self) {
-        self.deaf.store(true, Ordering::SeqCst);
     }
 
     pub fn locks(&self) -> Locks {
@@ -208,10 +202,7 @@ impl LockBackend for FaultyBackend {
     }
 
     async fn watch(&self, request: WatchRequest<'_>) -> Result<Option<Watch>, LockError> {
-        if self.deaf.load(Ordering::SeqCst) {
-            return pending().await;
-        }
-        self.store.watch(request).await
+        self.run(Operation::Lock, self.store.watch(request)).await
     }
 
     async fn list(&self, request: ListRequest<'_>) -> Result<Option<ListPage>, LockError> {
