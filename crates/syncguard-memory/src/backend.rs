@@ -11,10 +11,10 @@ use std::{fmt, mem};
 
 use foldhash::fast::RandomState;
 use syncguard_core::backend::{
-    AcquireRequest, AcquireResult, Capabilities, ExtendRequest, FailureReason, Grant,
-    IsLockedRequest, ListPage, ListPosition, ListRequest, LockBackend, Lookup, LookupRequest,
-    MAX_PAGE_SIZE, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter, TIME_TOLERANCE_MS,
-    TimeAuthority, Watch, WatchKey, WatchRequest, Watcher, Watchers, is_live,
+    AcquireRequest, AcquireResult, CLEANUP_GUARD_MS, Capabilities, ExtendRequest, FailureReason,
+    Grant, IsLockedRequest, ListPage, ListPosition, ListRequest, LockBackend, Lookup,
+    LookupRequest, MAX_PAGE_SIZE, PreflightRequest, PurgeRequest, ReleaseRequest, Reporter,
+    TIME_TOLERANCE_MS, TimeAuthority, Watch, WatchKey, WatchRequest, Watcher, Watchers, is_live,
 };
 use syncguard_core::{
     ExtendResult, Fence, Finding, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult,
@@ -47,6 +47,9 @@ pub struct Kept {
 
 /// Up to this many locks, expired ones are kept: a late release or extend can then say that the lease expired.
 const LEAST_SWEPT: usize = 64;
+
+/// Among more locks, an expired one is kept this long for the same reason, unless it is purged.
+const KEPT_MS: i64 = 5_000;
 
 /// The most entries that one call looks at to remove expired locks.
 const SWEPT_AT_ONCE: usize = 16;
@@ -172,19 +175,19 @@ impl Record {
 }
 
 impl State {
-    /// Removes expired locks, the earliest first: at most `limit`, among at most `entries` entries. Returns how many it
-    /// removed.
-    fn sweep(&mut self, now_ms: i64, limit: usize, mut entries: usize) -> usize {
+    /// Removes locks that expired before `until_ms`, the earliest first: at most `limit`, among at most `entries` entries.
+    /// Returns how many it removed.
+    fn sweep(&mut self, until_ms: i64, limit: usize, mut entries: usize) -> usize {
         let mut removed = 0;
         while removed < limit
             && entries > 0
             && let Some(Reverse((at_ms, _))) = self.expiries.peek()
-            && !is_live(*at_ms, now_ms, TIME_TOLERANCE_MS)
+            && *at_ms < until_ms
             && let Some(Reverse((_, key))) = self.expiries.pop()
         {
             entries -= 1;
             match self.locks.get(&key).copied() {
-                Some(held) if held.is_live(now_ms) => {
+                Some(held) if held.expires_at_ms >= until_ms => {
                     self.expiries.push(Reverse((held.expires_at_ms, key)));
                 }
                 Some(expired) => {
@@ -201,7 +204,7 @@ impl State {
     /// Removes some expired locks if there are many locks: more than one acquire can add.
     fn sweep_sometimes(&mut self, now_ms: i64) {
         if self.locks.len() > LEAST_SWEPT {
-            self.sweep(now_ms, SWEPT_AT_ONCE, SWEPT_AT_ONCE);
+            self.sweep(now_ms.saturating_sub(KEPT_MS), SWEPT_AT_ONCE, SWEPT_AT_ONCE);
         }
     }
 
@@ -384,7 +387,9 @@ impl LockBackend for MemoryBackend {
 
     async fn purge_expired(&self, request: PurgeRequest) -> Result<u64, LockError> {
         let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
-        let purged = self.lock().sweep(self.clock.now_ms(), limit, usize::MAX);
+        let mut state = self.lock();
+        let until_ms = self.clock.now_ms().saturating_sub(CLEANUP_GUARD_MS);
+        let purged = state.sweep(until_ms, limit, usize::MAX);
         Ok(u64::try_from(purged).unwrap_or(u64::MAX))
     }
 

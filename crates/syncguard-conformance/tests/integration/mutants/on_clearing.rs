@@ -1,6 +1,6 @@
 //! Faults of calls that remove expired locks in more than one step.
 
-use syncguard_core::backend::{ListPage, Lookup, TIME_TOLERANCE_MS};
+use syncguard_core::backend::{CLEANUP_GUARD_MS, ListPage, Lookup};
 use syncguard_core::{ExtendResult, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl};
 use tokio::task::yield_now;
 
@@ -99,8 +99,8 @@ impl Fault for ReleaseClears {
 pub(crate) async fn purgeable(store: &Store) -> Vec<LockInfoDebug> {
     let mut purgeable = Vec::new();
     for lock in store.unreleased() {
-        let dead = lock.expires_at_ms + TIME_TOLERANCE_MS <= now_ms();
-        if dead && store.holder(&lock.key).await.is_none() {
+        let is_old = lock.expires_at_ms + CLEANUP_GUARD_MS < now_ms();
+        if is_old && store.holder(&lock.key).await.is_none() {
             purgeable.push(lock);
         }
     }

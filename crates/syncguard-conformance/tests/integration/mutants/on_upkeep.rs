@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use syncguard_core::backend::{
-    AcquireResult, ListPage, Lookup, TIME_TOLERANCE_MS, Watch, WatchKey,
-};
+use syncguard_core::backend::{AcquireResult, CLEANUP_GUARD_MS, ListPage, Lookup, Watch, WatchKey};
 use syncguard_core::{
     ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl,
 };
@@ -365,8 +363,8 @@ impl Fault for PurgeStopsAtTheExtended {
         let mut rows: Vec<_> = rows.filter_map(|row| store.row_of(&row.lock_id)).collect();
         rows.sort_by_key(|row| row.first_expiry_ms);
         rows.truncate(usize::try_from(limit).unwrap());
-        let dead_by = now_ms() - TIME_TOLERANCE_MS;
-        let dead = rows.iter().filter(|row| row.info.expires_at_ms <= dead_by);
+        let dead_by = now_ms() - CLEANUP_GUARD_MS;
+        let dead = rows.iter().filter(|row| row.info.expires_at_ms < dead_by);
         let dead = u32::try_from(dead.count()).unwrap();
         store.memory.purge_expired(dead).await
     }
