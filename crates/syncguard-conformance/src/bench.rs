@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use syncguard_core::backend::{FenceToken, LockBackend};
 use syncguard_core::{LockId, LockKey, Locks};
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::outcome::step;
 use crate::{Client, Failure, Harness};
@@ -16,7 +17,11 @@ const NAMESPACE_LENGTH: usize = 12;
 pub struct Bench<H> {
     harness: Arc<H>,
     namespace: String,
+    purges: Turns,
 }
+
+/// The cases of a run that purge take turns: a purge deletes the expired locks of all.
+pub(crate) type Turns = Arc<Mutex<()>>;
 
 impl<H: Harness> Bench<H> {
     /// A bench with a random namespace of its own.
@@ -24,9 +29,18 @@ impl<H: Harness> Bench<H> {
     /// # Errors
     /// If the system's random number generator fails.
     pub fn new(harness: Arc<H>) -> Result<Self, Failure> {
+        Self::in_run(harness, Turns::default())
+    }
+
+    /// The same, of a case that takes turns with others.
+    pub(crate) fn in_run(harness: Arc<H>, purges: Turns) -> Result<Self, Failure> {
         let mut namespace = LockId::generate()?.as_str().to_owned();
         namespace.truncate(NAMESPACE_LENGTH);
-        Ok(Self { harness, namespace })
+        Ok(Self {
+            harness,
+            namespace,
+            purges,
+        })
     }
 
     /// The harness.
@@ -89,6 +103,11 @@ impl<H: Harness> Bench<H> {
             }
             Ok(clients)
         })
+    }
+
+    /// While the case has this turn, no other case of the run purges.
+    pub(crate) async fn purging(&self) -> MutexGuard<'_, ()> {
+        self.purges.lock().await
     }
 
     /// Whether the backend's grants carry fences.

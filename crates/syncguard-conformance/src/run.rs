@@ -10,6 +10,7 @@ use futures_util::stream;
 use syncguard_core::backend::{Capabilities, FenceToken, LockBackend as _};
 use tokio::task::{JoinError, JoinHandle};
 
+use crate::bench::Turns;
 use crate::erased::Erased;
 use crate::harness::Fence;
 use crate::known::refused_by;
@@ -106,10 +107,12 @@ pub async fn run<H: Harness>(harness: Arc<H>, options: RunOptions) -> Report {
         let filter = options.filter.as_deref();
         filter.is_none_or(|part| case.info.name.contains(part))
     });
+    let purges = Turns::default();
     let mut done: Vec<(usize, CaseReport)> = stream::iter(chosen.enumerate())
         .map(|(index, case)| {
             let (harness, timeout) = (Arc::clone(&harness), options.case_timeout);
-            async move { (index, report_on(case, harness, timeout).await) }
+            let bench = Bench::in_run(harness, Arc::clone(&purges));
+            async move { (index, report_on(case, bench, timeout).await) }
         })
         .buffer_unordered(options.concurrency)
         .inspect(|(_, report)| {
@@ -129,11 +132,11 @@ pub async fn run<H: Harness>(harness: Arc<H>, options: RunOptions) -> Report {
 
 async fn report_on<F: FenceToken>(
     case: Case<Erased<F>>,
-    harness: Arc<Erased<F>>,
+    bench: Result<Bench<Erased<F>>, Failure>,
     timeout: Duration,
 ) -> CaseReport {
     let started = Instant::now();
-    let result = match Bench::new(harness) {
+    let result = match bench {
         Ok(bench) => settle((case.start)(bench), timeout).await,
         Err(failure) => Err(failure),
     };

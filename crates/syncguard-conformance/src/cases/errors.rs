@@ -256,6 +256,7 @@ pub async fn events_of_expired_locks_show_no_identifier<H: Harness>(bench: Bench
             ids.push(*guard.lock_id());
             let _ = guard.release().await?;
         }
+        let _turn = bench.purging().await;
         client.purge_expired(10).await?;
         Ok::<_, Failure>(ids)
     };
