@@ -1,12 +1,15 @@
 //! [`Bench`]: the clients and keys of one case.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use syncguard_core::backend::{FenceToken, LockBackend};
 use syncguard_core::{LockId, LockKey, Locks};
 use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::sleep_until;
 
 use crate::outcome::step;
+use crate::steps::ms;
 use crate::{Client, Failure, Harness};
 
 /// Characters of a case's random namespace: 72 bits.
@@ -108,6 +111,14 @@ impl<H: Harness> Bench<H> {
     /// While the case has this turn, no other case of the run purges.
     pub(crate) async fn purging(&self) -> MutexGuard<'_, ()> {
         self.purges.lock().await
+    }
+
+    /// The same, from when a lock can be purged. The turn begins earlier: nobody else has purged the lock.
+    pub(crate) async fn purging_at(&self, purgeable_at: Instant) -> MutexGuard<'_, ()> {
+        sleep_until((purgeable_at - ms(600)).into()).await;
+        let turn = self.purging().await;
+        sleep_until(purgeable_at.into()).await;
+        turn
     }
 
     /// Whether the backend's grants carry fences.

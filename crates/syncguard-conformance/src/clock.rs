@@ -113,11 +113,6 @@ pub(crate) fn purgeable_at(lasting: Duration) -> Instant {
     dead_at(lasting) + ms(1_000)
 }
 
-/// When to begin the turn in which such a lock is purged: before anyone may delete it.
-pub(crate) fn turn_at(lasting: Duration) -> Instant {
-    purgeable_at(lasting) - ms(600)
-}
-
 /// Acquires a free key for a short time. If the answer arrived after the lease had expired, tries a longer time.
 #[track_caller]
 pub(crate) fn acquire_briefly<B: LockBackend>(

@@ -3,7 +3,7 @@
 use futures_util::future::try_join_all;
 use syncguard_core::{LockId, LockInfoDebug, LockKey};
 
-use crate::clock::{purgeable_at, turn_at};
+use crate::clock::purgeable_at;
 use crate::harness::Fence;
 use crate::outcome::step;
 use crate::polling::{HALTS, Halts};
@@ -69,10 +69,7 @@ impl<'a, H: Harness> PurgeRace<'a, H> {
             let left = format!("left:{attempt}");
             expiring(other, &self.bench.key(&left)?).await?;
             // Soon after that, others have not purged it either.
-            let purgeable_at = purgeable_at(EXPIRING);
-            tokio::time::sleep_until(turn_at(EXPIRING).into()).await;
-            let turn = self.bench.purging().await;
-            tokio::time::sleep_until(purgeable_at.into()).await;
+            let turn = self.bench.purging_at(purgeable_at(EXPIRING)).await;
             let planted = self.stored(&format!("purged:{attempt}:")).await?;
             let left_before = self.stored(&left).await?;
             // Few: others check that a purge keeps its limit.

@@ -13,7 +13,7 @@ use syncguard_core::list::KeyPrefix;
 use syncguard_core::{ErrorCode, LockError, LockId, LockKey};
 use tokio::time::timeout;
 
-use crate::clock::{LIFETIMES, acquire_briefly, purgeable_at, too_slow, turn_at};
+use crate::clock::{LIFETIMES, acquire_briefly, purgeable_at, too_slow};
 use crate::keyspace::filled;
 use crate::outcome::{require, same, step};
 use crate::overdue::{TOO_SLOW, unchanged_in_tolerance};
@@ -215,11 +215,9 @@ pub async fn purging_stops_at_its_limit<H: Harness>(bench: Bench<H>) -> CaseResu
         let keys = bench.keys(&format!("dead:{attempt}"), 16)?;
         let expired = try_join_all(keys.iter().map(|key| acquire(&client, key, EXPIRING))).await?;
         let purgeable_at = purgeable_at(EXPIRING);
-        tokio::time::sleep_until(turn_at(EXPIRING).into()).await;
-        let turn = bench.purging().await;
+        let turn = bench.purging_at(purgeable_at - ms(200)).await;
         if attempt % 2 == 1 {
             // A purge may begin with locks of other cases, which have expired earlier.
-            tokio::time::sleep_until((purgeable_at - ms(200)).into()).await;
             purge(&client).await?;
         }
         tokio::time::sleep_until(purgeable_at.into()).await;
@@ -292,10 +290,7 @@ pub async fn closing_a_client_ends_nothing_else<H: Harness>(bench: Bench<H>) -> 
     if let Some(watch) = &mut watch {
         timeout(ms(20), watch.changed()).await.unwrap_or(Ok(()))?;
     }
-    let purgeable_at = purgeable_at(EXPIRING);
-    tokio::time::sleep_until(turn_at(EXPIRING).into()).await;
-    let turn = bench.purging().await;
-    tokio::time::sleep_until(purgeable_at.into()).await;
+    let turn = bench.purging_at(purgeable_at(EXPIRING)).await;
     client.close().await?;
     client.close().await?;
     let code = ErrorCode::ServiceUnavailable;
