@@ -48,8 +48,9 @@ pub struct Kept {
 /// Up to this many locks, expired ones are kept: a late release or extend can then say that the lease expired.
 const LEAST_SWEPT: usize = 64;
 
-/// Among more locks, an expired one is kept this long for the same reason, unless it is purged.
-const KEPT_MS: i64 = 5_000;
+/// Among more locks, an expired one is kept this long for the same reason, unless it is purged. Below 7.1 s, the
+/// conformance suite could not tell a purge that deletes it from another call.
+const KEPT_MS: i64 = 10_000;
 
 /// The most entries that one call looks at to remove expired locks.
 const SWEPT_AT_ONCE: usize = 16;

@@ -181,8 +181,8 @@ async fn expired_locks_do_not_pile_up() {
     }
     clock.advance(Duration::from_secs(2));
     let left = locks.purge_expired().await.unwrap();
-    // Fifty of them are live at any time, by the tolerance, and a hundred more are kept for five seconds.
-    assert!((1..200).contains(&left), "{left} expired locks were kept");
+    // Fifty of them are live at any time, by the tolerance, and 225 more are kept for ten seconds.
+    assert!((1..400).contains(&left), "{left} expired locks were kept");
     assert_eq!(locks.purge_expired().await.unwrap(), 0);
     assert!(kept.release().await.unwrap().is_released());
 }
@@ -209,7 +209,7 @@ async fn two_hundred_thousand_locks_that_expired_are_removed_by_other_calls() {
         assert!(result.granted().is_some());
     }
     assert_eq!(fixture.backend.kept("once").locks, 200_000);
-    fixture.clock.advance(Duration::from_secs(6));
+    fixture.clock.advance(Duration::from_secs(12));
     fixture.key = LockKey::new("other").unwrap();
     for _ in 0..10_000 {
         let grant = fixture.acquire().await.unwrap();
@@ -236,7 +236,7 @@ async fn locks_are_removed_by_their_latest_expiry() {
         fixture.ttl = then;
         assert!(fixture.extend(&grant).await.is_extended());
     }
-    fixture.clock.advance(Duration::from_secs(6));
+    fixture.clock.advance(Duration::from_secs(12));
     fixture.key = LockKey::new("other").unwrap();
     for _ in 0..count {
         let grant = fixture.acquire().await.unwrap();
