@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use syncguard_core::backend::{Grant, LockBackend, TIME_TOLERANCE_MS};
+use syncguard_core::backend::{CLEANUP_GUARD_MS, Grant, LockBackend, TIME_TOLERANCE_MS};
 use syncguard_core::{LockId, LockKey};
 
 use crate::outcome::{require, step};
@@ -100,6 +100,11 @@ impl<F> Brief<F> {
     pub(crate) async fn end(&self) {
         tokio::time::sleep_until(self.dead_at.into()).await;
     }
+
+    /// When a purge must delete the lock.
+    pub(crate) fn purgeable_at(&self) -> Instant {
+        self.dead_at + PURGED_LATER
+    }
 }
 
 /// When a lease that was granted or extended before now must be dead.
@@ -107,10 +112,13 @@ pub(crate) fn dead_at(lasting: Duration) -> Instant {
     Instant::now() + lasting + ms(TIME_TOLERANCE_MS.unsigned_abs()) + MARGIN
 }
 
-/// When a purge must delete a lock whose lease was granted or extended before now: it may keep what expired less than two
-/// seconds ago.
+/// For how long after the tolerance a purge may keep a lock.
+const PURGED_LATER: Duration =
+    Duration::from_millis(CLEANUP_GUARD_MS.unsigned_abs() - TIME_TOLERANCE_MS.unsigned_abs());
+
+/// When a purge must delete a lock whose lease was granted or extended before now.
 pub(crate) fn purgeable_at(lasting: Duration) -> Instant {
-    dead_at(lasting) + ms(1_000)
+    dead_at(lasting) + PURGED_LATER
 }
 
 /// Acquires a free key for a short time. If the answer arrived after the lease had expired, tries a longer time.

@@ -141,8 +141,7 @@ pub async fn an_expired_lock_leaves_its_counter<H: Harness>(bench: Bench<H>) -> 
         .keeps("4 locks that were taken over and released", 0, 4)
         .await?;
     // Other users purge the store, too, and a purge keeps what expired a moment ago.
-    tokio::time::sleep(ms(1_000)).await;
-    let _turn = bench.purging().await;
+    let _turn = bench.purging_at(Instant::now() + ms(1_000)).await;
     let began = Instant::now();
     while view.count().await? != view.expected(0, 16) && began.elapsed() < SOON {
         let _ = other.purge_expired(500).await?;
