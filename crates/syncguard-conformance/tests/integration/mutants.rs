@@ -536,7 +536,7 @@ async fn refuses<F: Fault>(clause: &str, case: &str) {
     assert_eq!(
         seen.status,
         Status::Failed,
-        "a broken backend survived {case}"
+        "a broken backend survived {case}: {report}"
     );
 }
 

@@ -1,7 +1,7 @@
 //! Faults of the second after an expiry. The memory store takes a lease for live there.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use syncguard_core::backend::{AcquireResult, Lookup};
 use syncguard_core::{
@@ -294,20 +294,26 @@ impl Fault for ReleaseRemovesTheSuccessor {
     }
 }
 
-/// Removes overdue locks of other keys, once it keeps many.
+/// Removes overdue locks of other keys, once its client has been granted many.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct AcquireSweeps;
+pub(crate) struct AcquireSweeps(Arc<AtomicUsize>);
 
 impl Fault for AcquireSweeps {
+    fn connect(&self) -> Self {
+        Self::default()
+    }
+
     async fn acquire(&self, store: &Store, ask: Ask<'_>) -> Answer<AcquireResult> {
-        const MANY: usize = 64;
-        let kept = store.unreleased();
-        if kept.len() > MANY {
-            for lock in kept.iter().filter(|lock| is_overdue(lock)) {
+        const MANY: usize = 500;
+        if self.0.load(Ordering::Relaxed) > MANY {
+            for lock in store.unreleased().iter().filter(|lock| is_overdue(lock)) {
                 let _ = store.memory.release(&lock.lock_id).await?;
             }
         }
-        store.acquire(ask).await
+        let answer = store.acquire(ask).await?;
+        let granted = usize::from(!answer.is_locked());
+        self.0.fetch_add(granted, Ordering::Relaxed);
+        Ok(answer)
     }
 }
 

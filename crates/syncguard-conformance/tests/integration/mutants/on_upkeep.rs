@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use syncguard_core::backend::{AcquireResult, CLEANUP_GUARD_MS, ListPage, Lookup, Watch, WatchKey};
+use syncguard_core::backend::{
+    AcquireResult, CLEANUP_GUARD_MS, FailureReason, ListPage, Lookup, Watch, WatchKey,
+};
 use syncguard_core::{
     ErrorCode, ExtendResult, LockError, LockId, LockInfoDebug, LockKey, ReleaseResult, Ttl,
 };
@@ -352,20 +354,34 @@ impl Fault for PurgeCountsOneLess {
     }
 }
 
-/// Reads as many locks as it may purge, by the expiry of their grants, and keeps those that were extended.
+/// Looks at locks in the order in which their grants would have expired, and at no more than its limit: live locks that
+/// were extended keep it from those behind them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PurgeStopsAtTheExtended;
 
 impl Fault for PurgeStopsAtTheExtended {
     async fn purge_expired(&self, store: &Store, limit: u32) -> Answer<u64> {
-        let unreleased = store.unreleased();
-        let rows = unreleased.iter().filter(|row| store.keeps_lock(&row.key));
-        let mut rows: Vec<_> = rows.filter_map(|row| store.row_of(&row.lock_id)).collect();
+        let unreleased = store.unreleased().into_iter();
+        let mut rows: Vec<_> = unreleased
+            .filter_map(|lock| store.row_of(&lock.lock_id))
+            .collect();
         rows.sort_by_key(|row| row.first_expiry_ms);
-        rows.truncate(usize::try_from(limit).unwrap());
         let dead_by = now_ms() - CLEANUP_GUARD_MS;
-        let dead = rows.iter().filter(|row| row.info.expires_at_ms < dead_by);
-        let dead = u32::try_from(dead.count()).unwrap();
-        store.memory.purge_expired(dead).await
+        let (mut read, mut purged) = (0, 0);
+        for row in rows {
+            if read == limit {
+                break;
+            }
+            if row.info.expires_at_ms < dead_by {
+                // A release removes an expired lock. With any other answer, the lock was gone before.
+                let answer = store.memory.release(&row.info.lock_id).await?;
+                if answer != ReleaseResult::not_held(Some(FailureReason::Expired)) {
+                    continue;
+                }
+                purged += 1;
+            }
+            read += 1;
+        }
+        Ok(purged)
     }
 }

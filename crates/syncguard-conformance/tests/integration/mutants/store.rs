@@ -262,8 +262,12 @@ impl Store {
 
     /// The latest grant on the key, unless it was released.
     pub(crate) fn unreleased_on(&self, key: &LockKey) -> Option<LockInfoDebug> {
-        let of_key = self.unreleased().into_iter().filter(|row| row.key == *key);
-        of_key.max_by_key(|row| row.expires_at_ms)
+        let rows = self.rows.lock().unwrap();
+        let unreleased = rows.values().filter(|row| !row.released);
+        let of_key = unreleased
+            .map(|row| &row.info)
+            .filter(|lock| lock.key == *key);
+        of_key.max_by_key(|lock| lock.expires_at_ms).cloned()
     }
 }
 
