@@ -129,7 +129,11 @@ fn a_key_that_someone_else_holds() {
         // Its process has ended: the lease alone counts.
         let (code, _) = stage.outcome(&["acquire", "k", "--ttl", "10m"]);
         assert_eq!(code, 0);
-        for options in [&["--no-wait"][..], &["--wait", "300ms"], &["--wait", "0"]] {
+        for options in [
+            &["--no-wait"][..],
+            &["--quiet", "--wait", "3s"],
+            &["--wait", "0"],
+        ] {
             let touch = ["--", "touch", "ran"];
             let busy = [&["run", "k"], options, &touch].concat();
             let (code, text) = stage.outcome(&busy);
