@@ -103,8 +103,9 @@ fn launch(slot: &Slot, rules: Option<&Path>) -> Result<Process> {
     // What the emulator's own launcher runs, without a shell in between.
     let mut command = command(java, None)?;
     command
-        // The default garbage collector has threads of its own, and a small machine no cores for them.
-        .args(["-XX:+UseSerialGC", "-Xms512m"])
+        // The default garbage collector has threads of its own, and a small machine no cores for them. Most objects
+        // last for one call: a small young generation would be collected all the time.
+        .args(["-XX:+UseSerialGC", "-Xms1g", "-Xmn768m"])
         .args(["-Duser.language=en", "-cp"])
         .arg(install::FIRESTORE.find()?)
         .arg("com.google.cloud.datastore.emulator.firestore.CloudFirestore")
