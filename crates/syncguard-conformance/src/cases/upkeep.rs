@@ -278,15 +278,16 @@ async fn purge<B: LockBackend>(client: &Client<B>) -> Result<(), Failure> {
 pub async fn closing_a_client_ends_nothing_else<H: Harness>(bench: Bench<H>) -> CaseResult {
     let (client, other) = (bench.client().await?, bench.client().await?);
     let (key, idle) = (bench.key("held")?, bench.key("idle")?);
-    // The purge after the close must have a lock to delete.
-    acquire(&client, &bench.key("dead")?, EXPIRING).await?;
     let holder = acquire(&client, &key, LONG).await?.lock_id;
     renew(&client, &holder, LONG).await?;
     let mut watch = other.watch(&key).await?;
     if let Some(watch) = &mut watch {
         timeout(ms(20), watch.changed()).await.unwrap_or(Ok(()))?;
     }
-    let turn = bench.purging_at(purgeable_at(EXPIRING)).await;
+    // The purge after the close must have a lock to delete.
+    let turn = bench.purging().await;
+    acquire(&client, &bench.key("dead")?, EXPIRING).await?;
+    tokio::time::sleep_until(purgeable_at(EXPIRING).into()).await;
     client.close().await?;
     client.close().await?;
     let code = ErrorCode::ServiceUnavailable;
