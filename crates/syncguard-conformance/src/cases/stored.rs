@@ -182,10 +182,9 @@ pub async fn a_call_that_changes_nothing_leaves_nothing<H: Harness>(bench: Bench
         // Both held keys begin with it.
         let prefix = KeyPrefix::new(held.as_str())?;
         let _ = other.list(&prefix, None, 1).await?;
+        let _turn = bench.purging().await;
+        let _ = other.purge_expired(1).await?;
     }
-    let turn = bench.purging().await;
-    let _ = other.purge_expired(1).await?;
-    drop(turn);
     view.keeps(
         "two held locks and a released one, after calls in vain",
         2,
