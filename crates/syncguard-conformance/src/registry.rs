@@ -125,7 +125,6 @@ macro_rules! __for_each_case {
                 any_key_is_shown [N1 K2 K4];
                 locks_that_come_and_go_hide_no_other [N1 N2];
                 locks_that_change_are_shown_once [N1 N2];
-                a_thousand_locks_are_shown [N1 N2 N5];
                 it_changes_nothing [N6];
                 it_shows_hashes [N1 L5];
             }
@@ -216,7 +215,6 @@ macro_rules! __for_each_case {
                 purging_spares_live_locks_and_fences [P1 P2 E1 F2];
                 purging_stops_at_its_limit [P2];
                 closing_a_client_ends_nothing_else [S1];
-                thousands_of_locks_are_held_at_once [A1 A2 K2 E1 E3 L2 R1];
             }
             boundary {
                 nobody_is_granted_a_key_before_its_lease_ends [E1 E3 X1 A2];
@@ -242,6 +240,10 @@ macro_rules! __for_each_case {
                 a_wait_that_ran_out_says_how_it_went [O2 A2];
                 events_show_no_identifier [O2];
                 events_of_expired_locks_show_no_identifier [O2];
+            }
+            capacity {
+                a_thousand_locks_are_shown [N1 N2 N5];
+                thousands_of_locks_are_held_at_once [A1 A2 K2 E1 E3 L2 R1];
             }
         }
     };

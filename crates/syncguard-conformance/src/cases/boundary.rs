@@ -353,7 +353,7 @@ fn contend_at<B: LockBackend>(
         // The store counts whole milliseconds.
         let earliest = ending.earliest - ms(1);
         // Contenders that ask all the time would slow each other down. A lease that has ended by then is granted early.
-        let lead = (ending.latest - ending.earliest) * 4;
+        let lead = (ending.latest - ending.earliest) * 2;
         tokio::time::sleep_until((earliest - lead.max(ms(20))).into()).await;
         let (mut fastest, mut around_the_end) = (Duration::MAX, None);
         let mut before = None;
@@ -391,7 +391,7 @@ fn contend_at<B: LockBackend>(
             before = Some(asked);
             if asked > ending.latest {
                 // In the tolerance, a refusal shows nothing.
-                tokio::time::sleep(ms(20)).await;
+                tokio::time::sleep(LONG_AFTER / 2).await;
             } else {
                 tokio::task::yield_now().await;
             }

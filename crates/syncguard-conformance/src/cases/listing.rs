@@ -375,55 +375,6 @@ pub async fn locks_that_change_are_shown_once<H: Harness>(bench: Bench<H>) -> Ca
     Ok(Outcome::Passed)
 }
 
-/// A listing of more than a thousand locks shows each of them.
-///
-/// Proves N1, N2, N5. Granted by many tasks, and listed in pages of the default size and of the greatest, which is too
-/// small for all.
-pub async fn a_thousand_locks_are_shown<H: Harness>(bench: Bench<H>) -> CaseResult {
-    const TASKS: usize = 10;
-    const OF_TASK: usize = 110;
-    let clients = bench.clients(2).await?;
-    if !can_list(&bench, &clients[0]).await? {
-        return Ok(CANNOT_LIST);
-    }
-    let mut tasks = Vec::new();
-    for task in 0..TASKS {
-        let client = clients[task % 2].clone();
-        let keys = bench.keys(&format!("one-of-many:{task}"), OF_TASK)?;
-        tasks.push(tokio::spawn(async move {
-            let mut locks = BTreeMap::new();
-            for key in keys {
-                let grant = acquire(&client, &key, LONG).await?;
-                locks.insert(key.as_str().to_owned(), grant);
-                tokio::task::yield_now().await;
-            }
-            Ok((client, locks))
-        }));
-    }
-    let held = join(tasks).await?;
-    for limit in [100, MAX_PAGE_SIZE] {
-        let listed = listed(&clients[0], bench.namespace(), limit).await?;
-        same("locks of the listing", listed.len(), TASKS * OF_TASK)?;
-        for (text, grant) in held.iter().flat_map(|(_, locks)| locks) {
-            let found = listed.get(text);
-            let found = found.map(|lock| (lock.lock_id, lock.expires_at_ms, lock.fence));
-            let expected = (grant.lock_id, grant.expires_at_ms, grant.fence);
-            same("one of a thousand locks", found, Some(expected))?;
-        }
-    }
-    let releases = held.into_iter().map(|(client, locks)| {
-        tokio::spawn(async move {
-            for grant in locks.values() {
-                release(&client, &grant.lock_id).await?;
-                tokio::task::yield_now().await;
-            }
-            Ok(())
-        })
-    });
-    join(releases).await?;
-    Ok(Outcome::Passed)
-}
-
 /// A listing moves no expiry, uses no fence and holds nothing.
 ///
 /// Proves N6. Several listings, of a live lock, of an expired one and of free keys.

@@ -13,6 +13,7 @@ pub mod acquire;
 pub mod auto_extend;
 pub mod boundary;
 pub mod cancel;
+pub mod capacity;
 pub mod concurrency;
 pub mod errors;
 pub mod expiry;

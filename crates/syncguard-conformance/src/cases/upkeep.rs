@@ -1,14 +1,10 @@
-//! Deadlines, clean-up and closing; and how many locks a store holds.
+//! Deadlines, clean-up and closing.
 
 use std::future::ready;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
-use syncguard_core::backend::{
-    AcquireRequest, ExtendRequest, Grant, LockBackend, Lookup, ReleaseRequest,
-};
+use syncguard_core::backend::{AcquireRequest, ExtendRequest, LockBackend, Lookup, ReleaseRequest};
 use syncguard_core::list::KeyPrefix;
 use syncguard_core::{ErrorCode, LockError, LockId, LockKey};
 use tokio::time::timeout;
@@ -18,8 +14,8 @@ use crate::keyspace::filled;
 use crate::outcome::{require, same, step};
 use crate::overdue::{TOO_SLOW, unchanged_in_tolerance};
 use crate::steps::{
-    EXPIRING, LONG, acquire, fails_with, fence_of, fence_step, free, held, join, ms, next_fence,
-    refused, release, renew, rise, ttl,
+    EXPIRING, LONG, acquire, fails_with, fence_of, fence_step, free, held, ms, next_fence, release,
+    renew, rise, ttl,
 };
 use crate::view::View;
 use crate::watching::{until_free, woken_by};
@@ -352,87 +348,5 @@ fn bare_calls_fail<B: LockBackend>(
             fails_with("purge after close", code, ready(purged)).await?;
         }
         Ok(())
-    })
-}
-
-/// Thousands of locks are held at once: as many as ten seconds allow, and at least the harness's capacity.
-///
-/// Proves A1, A2, K2, E1, E3, L2, R1. The first ones are shown once they are granted. Once all are, further grants end
-/// no lease that is in the tolerance, and each lock is shown, refused to others and released. The ten seconds are for
-/// all of that, so a quarter of them is for the grants. There are no more than 10,000, unless the harness asks for
-/// more.
-pub async fn thousands_of_locks_are_held_at_once<H: Harness>(bench: Bench<H>) -> CaseResult {
-    const ENOUGH: usize = 10_000;
-    const TASKS: usize = 4;
-    const TAKING: Duration = Duration::from_millis(2_500);
-    const LONGEST: Duration = Duration::from_secs(60);
-    let capacity = bench.harness().capacity();
-    let most = capacity.max(ENOUGH).div_ceil(TASKS);
-    let clients = bench.clients(4).await?;
-    let (began, granted) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
-    let takers = (0..TASKS).map(|task| {
-        let client = clients[task % clients.len()].clone();
-        let keys = bench.keys(&format!("one-of-many:{task}"), most);
-        let granted = Arc::clone(&granted);
-        tokio::spawn(async move {
-            let mut locks = Vec::new();
-            for key in keys? {
-                let enough = granted.load(Ordering::Relaxed) >= capacity;
-                if began.elapsed() > if enough { TAKING } else { LONGEST } {
-                    break;
-                }
-                let grant = acquire(&client, &key, LONG).await?;
-                granted.fetch_add(1, Ordering::Relaxed);
-                if began.elapsed() < TAKING {
-                    // A store whose lookups slow down with each lock then gets fewer locks.
-                    shown(&client, &key, &grant).await?;
-                }
-                locks.push((key, grant));
-            }
-            Ok(locks)
-        })
-    });
-    let all = join(takers).await?;
-    let held: usize = all.iter().map(Vec::len).sum();
-    require(
-        held >= capacity,
-        format_args!("locks at once: expected {capacity} within {LONGEST:?}, saw {held}"),
-    )?;
-    let more = bench.keys("one-more", TASKS)?;
-    let acquiring_more = || async {
-        let more = more.iter().map(|key| next_fence(&clients[1], key));
-        try_join_all(more).await.map(drop)
-    };
-    let unchanged =
-        unchanged_in_tolerance(&bench, &clients[0], "further grants", acquiring_more).await?;
-    let checks = all.into_iter().enumerate().map(|(task, locks)| {
-        let client = clients[(task + 1) % clients.len()].clone();
-        tokio::spawn(async move {
-            for (key, grant) in &locks {
-                shown(&client, key, grant).await?;
-                refused(&client, key).await?;
-            }
-            for (_, grant) in &locks {
-                release(&client, &grant.lock_id).await?;
-            }
-            Ok(())
-        })
-    });
-    join(checks).await?;
-    Ok(unchanged)
-}
-
-/// Fails unless the id of a grant leads to its lock.
-#[track_caller]
-fn shown<B: LockBackend>(
-    client: &Client<B>,
-    key: &LockKey,
-    grant: &Grant<B::Fence>,
-) -> impl Future<Output = Result<(), Failure>> {
-    step(async move {
-        let found = client.lookup_raw(Lookup::Id(&grant.lock_id)).await?;
-        let found = found.map(|info| (info.key, info.expires_at_ms, info.fence));
-        let expected = (key.clone(), grant.expires_at_ms, grant.fence);
-        same("one of many locks", found, Some(expected))
     })
 }

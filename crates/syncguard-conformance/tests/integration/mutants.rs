@@ -88,7 +88,7 @@ mutants! {
     keys_are_matched_as_globs: on_patterns::KeysMatch<true>, K2, wrong_key, "patterns::keys_match_themselves_alone";
     is_locked_matches_by_like: on_patterns::IsLockedMatches, K2, wrong_key, "patterns::keys_match_themselves_alone";
     acquire_refuses_while_another_is_under_way: on_races::RefusesMeanwhile, K2, raced, "races::a_halted_acquire_leaves_other_keys_free";
-    a_store_forgets_the_oldest: on_upkeep::ForgetsTheOldest, K2, lost, "upkeep::thousands_of_locks_are_held_at_once";
+    a_store_forgets_the_oldest: on_upkeep::ForgetsTheOldest, K2, lost, "capacity::thousands_of_locks_are_held_at_once";
     fences_count_per_store: on_fences::PerStore, K3, wrong_key, "fencing::every_key_counts_for_itself";
     fence_names_are_folded: Shared<Fold>, K3, wrong_key, "keys::near_identical_keys_have_their_own_fences";
     fence_names_lose_carriage_returns: Shared<Without<'\r'>>, K3, by_one, "keys::near_identical_keys_have_their_own_fences";
@@ -115,7 +115,7 @@ mutants! {
     a_grant_is_kept_later: on_acquire::GrantIsKeptLater, A1, late, "acquire::a_free_key_is_granted_to_the_given_id";
     acquire_grants_another_key: on_acquire::GrantsAnotherKey, A1, wrong_key, "acquire::a_free_key_is_granted_to_the_given_id";
     a_take_over_keeps_the_former_id: on_acquire::TakeOverKeepsTheFormerId, A1, after_expiry, "expiry::after_the_tolerance_the_key_is_free";
-    a_store_is_full_at_some_thousands: on_upkeep::IsFull, A1, lost, "upkeep::thousands_of_locks_are_held_at_once";
+    a_store_is_full_at_some_thousands: on_upkeep::IsFull, A1, lost, "capacity::thousands_of_locks_are_held_at_once";
     acquire_steals: on_acquire::Steals, A2, wrong_owner, "acquire::a_held_key_is_locked_for_everyone_else";
     replay_matches_ids_by_like: on_patterns::ReplayMatches, A2, wrong_owner, "patterns::ids_match_themselves_alone";
     acquire_steals_the_extended: on_acquire::StealsTheExtended, A2, after_extend, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
@@ -251,7 +251,7 @@ mutants! {
     listing_takes_a_lease_for_dead_early: on_listing::EndsEarly, N1, early, "listing::until_its_end_a_lock_is_shown";
     listing_is_cached: on_listing::IsCached, N1, late, "listing::every_live_lock_is_shown";
     listing_stops_at_the_page: on_listing::StopsAtThePage, N1, lost, "listing::a_lock_is_shown_once";
-    listing_stops_at_a_thousand: on_listing::StopsAtAThousand, N1, lost, "listing::a_thousand_locks_are_shown";
+    listing_stops_at_a_thousand: on_listing::StopsAtAThousand, N1, lost, "capacity::a_thousand_locks_are_shown";
     listing_shows_storage_keys: on_listing::ShowsTheStorageKey, N1, wrong_key, "listing::every_live_lock_is_shown";
     listing_hides_keys_like_counters: on_listing::HidesNames<false>, N1, wrong_key, "listing::nothing_else_is_shown";
     listing_hides_keys_like_ids: on_listing::HidesNames<true>, N1, wrong_key, "listing::nothing_else_is_shown";
@@ -284,7 +284,7 @@ mutants! {
     listing_cuts_positions_at_a_bar: on_listing::CutsPositionsAtABar, N5, late, "listing::a_prefix_is_no_pattern";
     listing_ignores_the_limit: on_listing::IgnoresTheLimit, N5, doubled, "listing::pages_are_bounded";
     listing_shows_one_more: on_listing::ShowsOneMore, N5, by_one, "listing::pages_are_bounded";
-    listing_shows_one_more_than_the_greatest: on_listing::ShowsOneMoreThanTheGreatest, N5, by_one, "listing::a_thousand_locks_are_shown";
+    listing_shows_one_more_than_the_greatest: on_listing::ShowsOneMoreThanTheGreatest, N5, by_one, "capacity::a_thousand_locks_are_shown";
     listing_keeps_alive: on_listing::KeepsAlive, N6, late, "listing::it_changes_nothing";
     listing_takes_fences: on_listing::CleansFences, N6, after_expiry, "listing::it_changes_nothing";
     listing_removes_in_the_tolerance: on_listing::RemovesTheOverdue, N6, in_tolerance, "tolerance::all_operations_agree";
@@ -329,7 +329,7 @@ mutants! {
     acquire_of_every_second_client_ends_at_the_expiry: on_clients::OneOf<on_tolerance::AcquireEnds<0>, 2, 1>, E3, in_tolerance, "tolerance::all_operations_agree";
     tolerance_ends_10_ms_early: on_tolerance::AcquireEnds<990>, E3, early, "boundary::nobody_is_granted_a_key_before_its_lease_ends";
     tolerance_ends_a_millisecond_early: on_tolerance::AcquireEnds<999>, E3, by_one, "boundary::nobody_is_granted_a_key_in_its_last_milliseconds";
-    acquire_sweeps_in_the_tolerance: on_tolerance::AcquireSweeps, E3, in_tolerance, "upkeep::thousands_of_locks_are_held_at_once";
+    acquire_sweeps_in_the_tolerance: on_tolerance::AcquireSweeps, E3, in_tolerance, "capacity::thousands_of_locks_are_held_at_once";
     extend_is_unguarded_in_the_tolerance: on_tolerance::ExtendIsUnguarded<true>, E3, raced, "tolerance::a_halted_call_takes_nothing_from_a_successor";
 
     refusals_forget_the_tolerance: on_waiting::ForgetsTheTolerance, W1, in_tolerance, "waiting::a_refusal_says_when_the_key_is_free";
